@@ -1,0 +1,77 @@
+/*
+ * reconcile.h — everything that the operator and the local runner decide, in one function without I/O.
+ *
+ * plan = reconcile(job, status, observed, now). Same inputs, same plan. It cannot fail: a spec that cannot run gives a plan
+ * whose status says so. After a plan has been carried out, the next plan for what is then observed is empty.
+ *
+ * Decide, record, then act: a decision that spends budget or ends the job appears in plan.status with no action that
+ * touches pods in the same plan ("write-ahead": plan.record_first); the shell stores the status, then calls again.
+ * Terminal states are final: no pod is ever created for a job whose phase is Succeeded or Failed.
+ */
+#ifndef JOB_RECONCILE_H
+#define JOB_RECONCILE_H
+
+#include "job/job.h"
+#include "job/restart.h"
+
+enum pod_phase { POD_PENDING, POD_RUNNING, POD_SUCCEEDED, POD_FAILED, POD_UNKNOWN };
+
+struct pod_view {
+    enum job_role role; int32_t index, attempt;
+    enum pod_phase phase;
+    bool scheduled, ready, deleting, node_lost;
+    bool has_exit; int32_t exit_code, signal;  /* of the main container */
+    char reason[64], message[1024];            /* "OOMKilled", "ImagePullBackOff", ...; log tail or system message */
+    char node[128], uid[64];
+    int64_t created_ms, started_ms, finished_ms;
+};
+
+/* An in-place restart that the coordinator carried out or a give-up that it announced; counters are already decided there by
+ * restart_decide and are folded into status by the reconciler, once per (attempt, round). */
+struct round_view { int32_t attempt, round; struct failure cause; struct restart_counters counters; };
+
+struct coordinator_view {
+    bool known;                        /* some coordinator has reported for this job */
+    int32_t attempt, round;
+    const struct round_view *rounds; size_t round_count; /* oldest first */
+    int32_t members_ready;             /* processes that run */
+    bool group_formed;                 /* ring formed, self-test right, processes started */
+    /* Newest values of status's sections of the same name. */
+    struct job_status latest;          /* only progress, checkpoint and ring are read */
+};
+
+struct observed {
+    const struct pod_view *pods; size_t pod_count;
+    struct coordinator_view coordinator;
+    bool has_service, has_secret;      /* the local runner has both at all times */
+};
+
+enum action_kind {
+    ACTION_CREATE_SECRET, ACTION_CREATE_SERVICE, ACTION_CREATE_POD, ACTION_DELETE_POD, ACTION_FORCE_DELETE_POD, ACTION_DELETE_JOB,
+};
+const char *action_name(enum action_kind kind);
+
+struct action {
+    enum action_kind kind;
+    enum job_role role; int32_t index, attempt; /* pods */
+    char uid[64];                               /* of the pod to delete */
+    const char *reason;                         /* static: why, for events and logs */
+};
+
+struct event { bool warning; const char *reason; char message[512]; }; /* told to the user after the status is stored */
+
+struct plan {
+    struct action *actions; size_t action_count, action_cap;
+    struct event *events; size_t event_count, event_cap;
+    struct job_status status;     /* to be stored when status_changed */
+    bool status_changed;
+    bool record_first;            /* store status, do nothing else, call again at once */
+    int64_t requeue_at_ms;        /* 0 = wait for a change */
+};
+
+void reconcile(const struct training_job *job, const struct job_status *status, const struct observed *seen, int64_t now_ms,
+               struct plan *ret_plan);
+void plan_release(struct plan *p);
+char *plan_format(const struct plan *p); /* one action per line, then "status ..." and "requeue ..."; owned; what tests compare */
+
+#endif

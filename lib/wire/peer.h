@@ -1,0 +1,83 @@
+/*
+ * peer.h — what travels between sidecars over TCP: handshake, frame header, and the vocabulary of both channels.
+ *
+ * Each sidecar listens on one port. A connection begins with a mutual challenge under the job's key (HMAC-SHA256) that
+ * binds job UID, purpose, member and fence; nothing is parsed before it is complete except these fixed-size structs. Then
+ * come frames: a 40-byte header and a payload of header.length bytes. Little endian throughout.
+ *
+ * Purposes: CONTROL — member to coordinator; payloads are JSON objects (sidecar/supervise). ENGINE — member to rank 0 of a
+ * formed group: announcements and go-lists (sidecar/ring). DATA — ring neighbour to ring neighbour: tensor chunks.
+ *
+ * Every frame carries the fence (attempt << 32 | round). Lower than the receiver's own: answered by PEER_FENCED and closed.
+ */
+#ifndef WIRE_PEER_H
+#define WIRE_PEER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define PEER_MAGIC 0x50524d52u /* "RMRP" */
+#define PEER_VERSION 1u
+#define PEER_HEADER_BYTES 40u
+#define PEER_MAX_CONTROL (1u << 20)  /* payload ceiling of CONTROL and ENGINE frames */
+#define PEER_MAX_DATA (8u << 20)     /* payload ceiling of DATA frames */
+#define PEER_NONCE_BYTES 32
+#define PEER_MEMBER_MAX 80           /* "worker-12" */
+#define PEER_UID_MAX 64
+
+#define FENCE(attempt, round) ((uint64_t)(uint32_t)(attempt) << 32 | (uint32_t)(round))
+#define FENCE_ATTEMPT(fence) ((uint32_t)((fence) >> 32))
+#define FENCE_ROUND(fence) ((uint32_t)(fence))
+
+enum peer_purpose { PEER_CONTROL = 1, PEER_ENGINE = 2, PEER_DATA = 3 };
+
+enum peer_type {
+    PEER_FENCED = 1,          /* either way, then close: your fence is old; payload u64: mine */
+    /* CONTROL, member → coordinator (JSON) */
+    PEER_JOIN = 16, PEER_BEAT = 17, PEER_TRAINER = 18, PEER_RING = 19, PEER_PROGRESS = 20, PEER_CHECKPOINT = 21,
+    /* CONTROL, coordinator → member (JSON) */
+    PEER_FORM = 32, PEER_START = 33, PEER_ABORT = 34, PEER_RELEASE = 35, PEER_LEAVE = 36, PEER_COMMAND = 37,
+    /* ENGINE (binary, sidecar/ring/negotiate.h) */
+    PEER_ANNOUNCE = 64, PEER_GO = 65, PEER_OP_ERROR = 66,
+    /* DATA (raw elements) */
+    PEER_CHUNK = 96,
+};
+
+struct peer_frame {
+    uint16_t type;      /* enum peer_type */
+    uint16_t flags;     /* 0 */
+    uint32_t length;    /* payload bytes */
+    uint64_t fence;
+    uint64_t op;        /* DATA: sequence number of the operation; else 0 */
+    uint32_t chunk;     /* DATA: step << 16 | piece; checked against the schedule */
+    uint32_t reserved;
+};
+
+/* Header: magic u32, type u16, flags u16, length u32, fence u64, op u64, chunk u32, crc32c of the 36 bytes before u32. */
+void peer_frame_encode(const struct peer_frame *f, uint8_t ret_bytes[PEER_HEADER_BYTES]);
+MUST_CHECK int peer_frame_decode(const uint8_t bytes[PEER_HEADER_BYTES], uint32_t max_length, struct peer_frame *ret_frame,
+                                 struct error *e);
+
+/* Handshake: initiator sends hello; acceptor answers challenge (its proof included); initiator sends proof. */
+struct peer_hello {
+    uint32_t magic, version;
+    uint16_t purpose, reserved; /* enum peer_purpose */
+    uint32_t lane;              /* DATA: index of the flow to this neighbour, from 0 */
+    uint64_t fence;
+    char job_uid[PEER_UID_MAX];
+    char member[PEER_MEMBER_MAX]; /* who I am */
+    uint8_t nonce[PEER_NONCE_BYTES];
+};
+struct peer_challenge {
+    uint32_t magic, version;
+    uint64_t fence;
+    char member[PEER_MEMBER_MAX];
+    uint8_t nonce[PEER_NONCE_BYTES];
+    uint8_t proof[32];          /* HMAC(key, "acceptor", hello, this up to nonce) */
+};
+struct peer_proof { uint8_t proof[32]; }; /* HMAC(key, "initiator", hello, challenge) */
+
+#endif

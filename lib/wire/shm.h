@@ -1,0 +1,134 @@
+/*
+ * shm.h — the memory that the training process (client) and the engine (sidecar) share: queues, tensor arena, slots.
+ *
+ * One memfd per client connection:
+ *
+ *   offset 0                 struct shm_header
+ *   header.sq_offset         struct shm_request  sq[header.sq_entries]   client → engine
+ *   header.cq_offset         struct shm_reply    cq[header.cq_entries]   engine → client
+ *   header.arena_offset      tensor arena, header.arena_bytes: owned by the client's allocator
+ *   header.results_offset    results area, header.results_bytes: owned by the engine; holds outputs whose size the client
+ *                            cannot know (all-gather with ragged first dimension); handed back by OP_FREE
+ *
+ * Queues are single-producer single-consumer rings of free-running u32 indices (entry = index mod entries, entries a power
+ * of two). The producer writes the entry, then stores tail with release; the consumer loads tail with acquire and stores
+ * head with release when it is done with the entry. Each side sets its *_waiting word before it sleeps and looks at the
+ * queue once more; the other side rings the eventfd only when the word is set. (The words are futex-capable, so that a
+ * later engine can spin and wait on them instead of on the descriptor.)
+ *
+ * Neither side trusts the other: every offset and count is checked against the areas before use (shm_request_check), and a
+ * request is copied out before it is checked.
+ */
+#ifndef WIRE_SHM_H
+#define WIRE_SHM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SHM_MAGIC 0x4d48534d52ull /* "RMSHM" */
+#define SHM_VERSION 1u
+#define SHM_NAME_MAX 128
+#define SHM_TEXT_MAX 256
+#define SHM_ALIGN 64u /* of arena and result offsets */
+
+enum shm_op {
+    SHM_OP_ALLREDUCE = 1,
+    SHM_OP_ALLGATHER = 2, /* along dimension 0, which may differ per rank; count = this rank's elements */
+    SHM_OP_BROADCAST = 3,
+    SHM_OP_BARRIER = 4,
+    SHM_OP_FREE = 5,      /* local: hand back the result at in_offset; no reply */
+};
+
+enum shm_dtype {
+    SHM_U8 = 1, SHM_I8 = 2, SHM_I32 = 3, SHM_I64 = 4, SHM_F16 = 5, SHM_BF16 = 6, SHM_F32 = 7, SHM_F64 = 8, SHM_BOOL = 9,
+};
+
+enum shm_redop { SHM_SUM = 1, SHM_AVERAGE = 2, SHM_MIN = 3, SHM_MAX = 4, SHM_PRODUCT = 5 };
+
+enum shm_status {
+    SHM_OK = 0,
+    SHM_PEER_LOST = 1,   /* a rank is gone; the group re-forms; text names it */
+    SHM_MISMATCH = 2,    /* ranks disagree on shape, dtype, op or root; text says who sent what */
+    SHM_INVALID = 3,     /* this request cannot be right; text says why */
+    SHM_NO_SPACE = 4,    /* results area is full */
+    SHM_SHUTDOWN = 5,
+};
+
+struct shm_header {
+    uint64_t magic;
+    uint32_t version, reserved;
+    uint64_t fence;
+    uint32_t sq_entries, cq_entries;
+    uint64_t sq_offset, cq_offset, arena_offset, arena_bytes, results_offset, results_bytes;
+    _Alignas(64) _Atomic uint32_t sq_head;     /* engine */
+    _Alignas(64) _Atomic uint32_t sq_tail;     /* client */
+    _Alignas(64) _Atomic uint32_t sq_waiting;  /* engine sleeps: ring eventfd 1 */
+    _Alignas(64) _Atomic uint32_t cq_head;     /* client */
+    _Alignas(64) _Atomic uint32_t cq_tail;     /* engine */
+    _Alignas(64) _Atomic uint32_t cq_waiting;  /* client sleeps: ring eventfd 2 */
+    _Alignas(64) _Atomic uint64_t progress;    /* client: rises by one at every training step; hang detection */
+};
+
+struct shm_request {
+    uint64_t id;            /* chosen by the client, returned in the reply */
+    uint16_t op;            /* enum shm_op */
+    uint16_t dtype;         /* enum shm_dtype */
+    uint16_t redop;         /* enum shm_redop; all-reduce only */
+    uint16_t reserved;
+    int32_t root;           /* broadcast: global rank */
+    uint32_t reserved2;
+    uint64_t count;         /* elements, of dtype */
+    uint64_t row_elements;  /* all-gather: elements of one row (product of dimensions 1..); must be the same on all ranks */
+    uint64_t in_offset;     /* into the memfd; arena or results area */
+    uint64_t out_offset;    /* all-reduce, broadcast: where the result goes, may equal in_offset; all-gather: unused */
+    double prescale;        /* multiplied in before the reduction; 1.0 = none */
+    double postscale;       /* after; AVERAGE divides by the size in addition */
+    char name[SHM_NAME_MAX]; /* identifies the tensor on all ranks; one in flight per name; NUL-terminated */
+};
+
+struct shm_reply {
+    uint64_t id;
+    uint32_t status;        /* enum shm_status */
+    uint32_t size;          /* ranks that took part */
+    uint64_t out_offset;    /* all-gather: result in the results area */
+    uint64_t out_count;     /* elements of the result */
+    char text[SHM_TEXT_MAX];
+};
+
+static inline uint64_t shm_dtype_size(unsigned dtype)
+{
+    switch (dtype) {
+    case SHM_U8: case SHM_I8: case SHM_BOOL: return 1;
+    case SHM_F16: case SHM_BF16: return 2;
+    case SHM_I32: case SHM_F32: return 4;
+    case SHM_I64: case SHM_F64: return 8;
+    default: return 0;
+    }
+}
+
+/* A checkpoint slot: one shared file per slot, SLOT_CONTROL_BYTES of control, then the image (a complete safetensors file
+ * whose header is padded with spaces so that tensor data begins at a multiple of 4096 bytes of the image). */
+#define SLOT_MAGIC 0x544f4c534d52ull /* "RMSLOT" */
+#define SLOT_CONTROL_BYTES 4096u
+
+enum slot_state {
+    SLOT_EMPTY = 0,
+    SLOT_WRITING = 1,    /* the trainer fills it; dead writer = EMPTY */
+    SLOT_STAGED = 2,     /* complete; only the sidecar moves it on */
+    SLOT_PERSISTING = 3,
+    SLOT_COMMITTED = 4,  /* on the volume as part of a committed step; may be overwritten by the rule of checkpoint/slots.h */
+};
+
+struct slot_control {
+    uint64_t magic;
+    uint32_t version, slot;
+    uint64_t slot_bytes;                    /* of the image area */
+    _Alignas(64) _Atomic uint32_t state;    /* enum slot_state; trainer: EMPTY|COMMITTED→WRITING→STAGED; sidecar: the rest */
+    _Alignas(64) _Atomic uint64_t step;
+    _Alignas(64) _Atomic uint64_t fence;    /* epoch that the step was computed in */
+    _Alignas(64) _Atomic uint64_t image_bytes;
+    _Alignas(64) _Atomic uint64_t writer;   /* pid of the trainer, as it sees itself */
+};
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * checkpoint.h — the checkpoint engine of one member: slots in memory, persist, two-phase commit, restore agreement,
+ * retention. The layout on the volume and the commit protocol are in docs/internals/checkpoint.md.
+ *
+ * Who is who: every member holds slots and persists its own images; the member that coordinates also runs the commit. Both
+ * sides live behind this one facade; messages between members travel as PEER_CHECKPOINT JSON objects through the send
+ * callback (member → coordinator, coordinator → all). No call blocks: disk work runs on the checkpoint's own threads and
+ * comes back through the loop.
+ *
+ * Order of a round: the coordinator calls checkpoint_claim (epoch = fence; names the base that is restored), members learn
+ * {fence, base step, world} from FORM and call checkpoint_enter. A save: the trainers stage (LOCAL_STAGED) → each member
+ * persists and votes → the coordinator commits when each identity 0..world-1 has voted for the same (epoch, step, world,
+ * nonce) → everyone hears COMMITTED. A step that all ranks staged is committed also when the trainers are dead.
+ */
+#ifndef SIDECAR_CHECKPOINT_CHECKPOINT_H
+#define SIDECAR_CHECKPOINT_CHECKPOINT_H
+
+#include "base/json.h"
+#include "base/loop.h"
+
+struct checkpoint;
+
+struct checkpoint_options {
+    const char *volume;        /* directory on the volume for this job, or NULL: memory only */
+    const char *memory;        /* directory on tmpfs for the slots; survives the sidecar */
+    const char *job_uid, *member;
+    int32_t rank;              /* -1: outside the ring (its own images only) */
+    int32_t keep_last;
+};
+
+struct checkpoint_restore { bool found; int64_t step; uint64_t epoch; int32_t world; };
+
+struct checkpoint_events {
+    void (*send)(void *ctx, cJSON *message /* taken */);          /* member → coordinator */
+    void (*broadcast)(void *ctx, cJSON *message /* taken */);     /* coordinator → every member, itself included */
+    void (*committed)(void *ctx, int64_t step, const char *uri);  /* on every member */
+    void (*failed)(void *ctx, int64_t step, const struct error *why); /* this save did not commit; training goes on */
+    void *ctx;
+};
+
+MUST_CHECK int checkpoint_new(struct loop *loop, const struct checkpoint_options *options, const struct checkpoint_events *events,
+                              struct checkpoint **ret_checkpoint, struct error *e);
+
+/* What this member can restore: {"slots":[{"epoch":"n","step":n,"world":n}],"volume":[...committed and visible...]}. For JOIN. Owned. */
+cJSON *checkpoint_holdings(struct checkpoint *c);
+
+/* Coordinator, at each forming: agrees on the newest step that all `world` members' holdings cover, claims the epoch on the
+ * volume, writes its base. Done on the checkpoint's thread; done(ctx, restore, why) is called on the loop. */
+typedef void checkpoint_claimed_fn(void *ctx, const struct checkpoint_restore *restore, const struct error *why /* NULL: well */);
+void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings /* by rank; borrowed */,
+                      checkpoint_claimed_fn *done, void *ctx);
+
+/* Every member, at FORM. */
+void checkpoint_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore);
+
+/* A message that arrived for this engine, on a member or on the coordinator. `from` is the sender's rank. */
+void checkpoint_message(struct checkpoint *c, int32_t from, const cJSON *message);
+
+/* The local trainer, through the attach server. Slots are created or re-used; fds are borrowed. */
+MUST_CHECK int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2], uint64_t *ret_slot_bytes, struct error *e);
+MUST_CHECK int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_t image_bytes, struct error *e);
+void checkpoint_trainer_gone(struct checkpoint *c); /* slots in WRITING become EMPTY */
+/* This rank's image of the agreed step: a descriptor (owned by the caller) and where in it. found=false: from scratch. */
+MUST_CHECK int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd,
+                                       uint64_t *ret_offset, uint64_t *ret_bytes, bool *ret_from_memory, struct error *e);
+bool checkpoint_idle(const struct checkpoint *c);             /* nothing staged is left to persist or commit */
+int64_t checkpoint_committed_step(const struct checkpoint *c); /* newest, -1 = none */
+void checkpoint_free(struct checkpoint *c);                   /* waits for disk work in flight; slots stay in memory */
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * engine.h — the all-reduce engine of one rank: takes requests from local clients over shared memory, agrees with the other
+ * ranks on their order, moves and reduces the data over TCP, answers.
+ *
+ * Threads: the engine owns one thread (later engines more). Functions here are called from the loop's thread and post to it;
+ * callbacks run on the loop's thread. Life of a group:
+ *
+ *   engine_form(plan)  → connects to the ranks that it dials, takes over the connections that others dialled (engine_accept),
+ *                        runs the self-test → on_formed.
+ *   requests flow      → a lost neighbour or engine_abort ends every request in flight on this rank with SHM_PEER_LOST and its
+ *                        text → on_lost (once a group). Requests that arrive with no group formed wait for the next one
+ *                        unless their client belongs to an older fence: then they end with SHM_PEER_LOST too.
+ *   engine_form again  → a higher fence. Lower or equal fences are refused everywhere.
+ *
+ * Dial rule: rank i dials DATA to rank (i+1) mod N and ENGINE to rank 0 (i > 0). Handshakes (peer.h) are done by link.h.
+ * Results are bit-identical on every rank and from run to run for the same world size.
+ */
+#ifndef SIDECAR_RING_ENGINE_H
+#define SIDECAR_RING_ENGINE_H
+
+#include "base/loop.h"
+#include "wire/peer.h"
+#include "wire/shm.h"
+
+struct engine;
+
+struct ring_member { char member[PEER_MEMBER_MAX]; char host[256]; int32_t port; };
+struct ring_plan {
+    uint64_t fence;
+    int32_t rank, size;
+    const struct ring_member *members; /* by rank; copied */
+};
+
+struct engine_stats {
+    uint64_t operations, bytes_reduced;   /* payload of all-reduces that ended well, this process's life */
+    double busbw_gbps;                    /* GB/s over the last large all-reduces: 2(N-1)/N * bytes / time */
+    double wait_ms;                       /* time requests of this rank waited for other ranks, sum */
+    int32_t slowest_rank;                 /* who was waited for most, -1 = unknown */
+};
+
+struct engine_events {
+    void (*on_formed)(void *ctx, uint64_t fence, int self_test_ok, double seconds);
+    void (*on_lost)(void *ctx, uint64_t fence, int32_t rank /* -1 unknown */, const char *text);
+    void *ctx;
+};
+
+struct engine_options {
+    const uint8_t *key;                   /* CRYPTO_KEY_BYTES, kept */
+    const char *job_uid, *member;         /* kept */
+    int64_t arena_bytes, results_bytes;   /* of each client's shared memory */
+    int64_t connect_timeout_ms;
+    int32_t chunk_bytes;
+};
+
+MUST_CHECK int engine_new(struct loop *loop, const struct engine_options *options, const struct engine_events *events,
+                          struct engine **ret_engine, struct error *e);
+void engine_form(struct engine *g, const struct ring_plan *plan);
+/* Hands over a connection whose handshake is complete. fd is taken. A connection for a fence not yet formed waits for it. */
+void engine_accept(struct engine *g, int fd, const struct peer_hello *hello);
+void engine_abort(struct engine *g, uint64_t fence, const char *text);
+/* A client attaches: creates its memfd and eventfds (owned by the engine; the caller passes them on by SCM_RIGHTS at once and
+ * does not close them). ret_client identifies it in engine_detach. */
+MUST_CHECK int engine_attach(struct engine *g, uint64_t fence, uint64_t *ret_client, int ret_fds[3], uint64_t *ret_shm_bytes, struct error *e);
+void engine_detach(struct engine *g, uint64_t client);
+void engine_stats_read(struct engine *g, struct engine_stats *ret_stats);
+void engine_free(struct engine *g); /* ends the thread; requests in flight end with SHM_SHUTDOWN */
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * link.h — TCP connections between sidecars that have proved who they are.
+ *
+ * Both sides know the job's key; the handshake of wire/peer.h runs on the loop without blocking; until it is complete
+ * nothing but its fixed-size structs is read. Used by the engine and by the coordinator channel.
+ */
+#ifndef SIDECAR_RING_LINK_H
+#define SIDECAR_RING_LINK_H
+
+#include "base/loop.h"
+#include "wire/peer.h"
+
+struct link_identity { const uint8_t *key; const char *job_uid, *member; };
+
+/* fd >= 0: taken by the callee, non-blocking, handshake complete; peer is the other side's hello (acceptor) or who answered
+ * (initiator: member and fence filled). fd -1: it failed, why says how. Called exactly once. */
+typedef void link_done_fn(void *ctx, int fd, const struct peer_hello *peer, const struct error *why);
+
+struct link; /* a handshake under way */
+
+/* Dials host:port (IPv4, IPv6, names; resolving is done off the loop), retrying with jitter until deadline_ms (monotonic). */
+MUST_CHECK int link_dial(struct loop *l, const struct link_identity *self, const char *host, int32_t port,
+                         enum peer_purpose purpose, uint32_t lane, uint64_t fence, int64_t deadline_ms, link_done_fn *done,
+                         void *ctx, struct link **ret_link, struct error *e);
+/* Takes a connection that was just accepted. fence_now is what this side holds. */
+void link_accept(struct loop *l, const struct link_identity *self, int fd, uint64_t fence_now, int64_t timeout_ms,
+                 link_done_fn *done, void *ctx);
+void link_cancel(struct link *k); /* before done was called; done is not called then */
+
+/* Listening socket with SO_REUSEADDR, dual stack when host is NULL. "address in use" names the address and what to do. */
+MUST_CHECK int link_listen(const char *host, int32_t port, int *ret_fd, struct error *e);
+
+#endif
