@@ -24,7 +24,7 @@ int64_t json_int(const cJSON *tree, const char *path, int64_t absent);          
 double json_double(const cJSON *tree, const char *path, double absent);
 bool json_bool(const cJSON *tree, const char *path, bool absent);
 
-/* Builders that abort when memory is out (mem.h). The first argument is an object. int64 is exact up to 2^53; larger
+/* Builders that abort when memory is out (mem.h). The first argument is an object. int64 is exact up to 10^15; larger
  * identifiers travel as strings. json_put takes ownership of value. */
 cJSON *json_object(void);
 cJSON *json_array(void);
