@@ -129,6 +129,10 @@ struct slot_control {
     _Alignas(64) _Atomic uint64_t fence;    /* epoch that the step was computed in */
     _Alignas(64) _Atomic uint64_t image_bytes;
     _Alignas(64) _Atomic uint64_t writer;   /* pid of the trainer, as it sees itself */
+    /* Sidecar only: what it took over as STAGED. After its restart a slot is trusted when the seal names its fence and step. */
+    _Alignas(64) _Atomic uint64_t seal_fence;
+    _Atomic uint64_t seal_step;
+    _Atomic uint32_t seal_world, seal_rank;
 };
 
 #endif

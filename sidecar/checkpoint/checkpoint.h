@@ -24,7 +24,7 @@ struct checkpoint_options {
     const char *volume;        /* directory on the volume for this job, or NULL: memory only */
     const char *memory;        /* directory on tmpfs for the slots; survives the sidecar */
     const char *job_uid, *member;
-    int32_t rank;              /* -1: outside the ring (its own images only) */
+    int32_t rank;              /* -1: outside the ring: takes part in no save and no restore; its trainer is refused in words */
     int32_t keep_last;
 };
 
@@ -35,20 +35,29 @@ struct checkpoint_events {
     void (*broadcast)(void *ctx, cJSON *message /* taken */);     /* coordinator → every member, itself included */
     void (*committed)(void *ctx, int64_t step, const char *uri);  /* on every member */
     void (*failed)(void *ctx, int64_t step, const struct error *why); /* this save did not commit; training goes on */
+    void (*restorable)(void *ctx);                                /* may be NULL: ask checkpoint_open_restore again, it is not busy now */
     void *ctx;
 };
 
 MUST_CHECK int checkpoint_new(struct loop *loop, const struct checkpoint_options *options, const struct checkpoint_events *events,
                               struct checkpoint **ret_checkpoint, struct error *e);
 
-/* What this member can restore: {"slots":[{"epoch":"n","step":n,"world":n}],"volume":[...committed and visible...]}. For JOIN. Owned. */
+/* What this member can restore: {"slots":[{"epoch":"n","step":n,"world":n}],"volume":[the same, committed], "lineage":[{"epoch":"n",
+ * "base_epoch":"n","base_step":n}]}. Epochs are decimal strings because JSON numbers are doubles. For JOIN. Owned. */
 cJSON *checkpoint_holdings(struct checkpoint *c);
 
 /* Coordinator, at each forming: agrees on the newest step that all `world` members' holdings cover, claims the epoch on the
- * volume, writes its base. Done on the checkpoint's thread; done(ctx, restore, why) is called on the loop. */
+ * volume, writes its base. Done on the checkpoint's thread; done(ctx, restore, why) is called on the loop. One claim at a time.
+ *
+ * Kinds of error: CONFLICT — this epoch or a newer one of the same attempt is claimed already: raise the round above
+ * checkpoint_newest_epoch() and claim again. GONE — a newer attempt has claimed: this coordinator is stale and must stop.
+ * INVALID — the newest checkpoint is of another world size, and resharding is not available: a person must decide. IO — the
+ * volume cannot be read. A volume that cannot be written (full) does not stop the forming: the round runs on memory alone,
+ * its saves fail in words, and each save tries the claim again. */
 typedef void checkpoint_claimed_fn(void *ctx, const struct checkpoint_restore *restore, const struct error *why /* NULL: well */);
 void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings /* by rank; borrowed */,
                       checkpoint_claimed_fn *done, void *ctx);
+uint64_t checkpoint_newest_epoch(const struct checkpoint *c); /* highest fence known, from claims on the volume and from enter; 0 = none */
 
 /* Every member, at FORM. */
 void checkpoint_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore);
@@ -56,11 +65,14 @@ void checkpoint_enter(struct checkpoint *c, uint64_t fence, int32_t world, const
 /* A message that arrived for this engine, on a member or on the coordinator. `from` is the sender's rank. */
 void checkpoint_message(struct checkpoint *c, int32_t from, const cJSON *message);
 
-/* The local trainer, through the attach server. Slots are created or re-used; fds are borrowed. */
+/* The local trainer, through the attach server. Slots are created or re-used; fds are borrowed and stay valid until the next
+ * call of checkpoint_slots. Only a call with larger images replaces the files. */
 MUST_CHECK int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2], uint64_t *ret_slot_bytes, struct error *e);
 MUST_CHECK int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_t image_bytes, struct error *e);
 void checkpoint_trainer_gone(struct checkpoint *c); /* slots in WRITING become EMPTY */
-/* This rank's image of the agreed step: a descriptor (owned by the caller) and where in it. found=false: from scratch. */
+/* This rank's image of the agreed step: a descriptor (owned by the caller) and where in it. found=false: from scratch.
+ * ERROR_BUSY: the image on the volume is still being read against its checksums: ask again at `restorable`. Another error: the
+ * image is damaged (the step is marked BAD, the next claim takes an older one) or the world size changed. */
 MUST_CHECK int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd,
                                        uint64_t *ret_offset, uint64_t *ret_bytes, bool *ret_from_memory, struct error *e);
 bool checkpoint_idle(const struct checkpoint *c);             /* nothing staged is left to persist or commit */
