@@ -3,7 +3,7 @@
 # One file, no recursion. Everything that is made goes under build/ (or BUILD=...). A room is found by wildcard: a new .c
 # file in a room is compiled and linked without touching this file.
 #
-# Variants live side by side: `make VARIANT=asan` builds into build/asan with the sanitizers named below.
+# Variants live side by side: `make VARIANT=asan` builds into build/asan. See OPT_* below for what they are.
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -17,10 +17,10 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 VENV := $(TOP)/venv
 PYTHON := $(VENV)/bin/python
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-CC ?= cc
 ifeq ($(origin CC),default)
-CC := gcc
+CC := $(if $(filter fuzz,$(VARIANT)),clang,gcc)
 endif
 AR := ar
 
@@ -28,8 +28,12 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-
         -Wimplicit-fallthrough -Wundef -Werror
 OPT_release := -O2 -g
 OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT_ubsan := -O1 -g -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+OPT_valgrind := -O1 -g -fno-omit-frame-pointer
+OPT_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT := $(OPT_$(VARIANT))
+$(if $(OPT),,$(error VARIANT=$(VARIANT) is none of release, asan, ubsan, tsan, valgrind, fuzz))
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu17 $(OPT) $(WARN) -fno-common -fvisibility=hidden -fPIE -pthread -D_GNU_SOURCE \
               -DRINGMASTER_VERSION='"$(VERSION)"' -Ilib -I. $(CFLAGS)
@@ -38,7 +42,12 @@ ALL_LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT)) -pthread -pie -Wl,--g
 LIBS := -lcjson -lyaml -lcrypto -lm
 
 .PHONY: all
-all: programs client
+all: programs client ## build the programs and the client library (the default)
+
+.PHONY: help
+help: ## list the verbs
+	@echo 'make VERB [-j N] [VARIANT=release|asan|ubsan|tsan|valgrind|fuzz] [PREFIX=/usr/local] [DESTDIR=]'
+	@awk -F ':.*## ' '/^[a-z][a-zA-Z0-9%-]*:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile tests/tests.mk
 
 # ---- rooms -----------------------------------------------------------------------------------------------------------
 SRC_base := $(wildcard lib/base/*.c)
@@ -47,19 +56,26 @@ SRC_job := $(wildcard lib/job/*.c)
 SRC_sidecar := $(filter-out sidecar/main.c,$(wildcard sidecar/*.c sidecar/ring/*.c sidecar/checkpoint/*.c sidecar/supervise/*.c))
 SRC_launch := $(filter-out sidecar/launch/main.c,$(wildcard sidecar/launch/*.c))
 SRC_cli := $(filter-out cli/main.c,$(wildcard cli/*.c))
-
 ROOMS := base wire job sidecar launch cli
+
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(call obj,$(SRC_$(r)))))
 $(foreach r,$(ROOMS),$(eval LIB_$(r) := $(BUILD)/lib/lib$(r).a))
 $(foreach r,$(ROOMS),$(eval $(LIB_$(r)): $(OBJ_$(r))))
 
-$(BUILD)/lib/lib%.a:
+# Two stamps that change only when what they hold changes: the flags (all objects depend on them) and the list of sources
+# (the archives depend on it, so that a file that was removed leaves its archive).
+stamp = $(shell mkdir -p $(BUILD); printf '%s\n' '$(subst ','\'',$(2))' | cmp -s - $(1) || printf '%s\n' '$(subst ','\'',$(2))' > $(1))
+$(call stamp,$(BUILD)/.flags,$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS))
+$(call stamp,$(BUILD)/.sources,$(foreach r,$(ROOMS),$(SRC_$(r))))
+
+$(BUILD)/lib/lib%.a: $(BUILD)/.sources
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(AR) rcs $@ $(filter %.o,$^)
 
-$(BUILD)/obj/%.o: %.c Makefile
+# The packages come before the first object (order-only), with -j too.
+$(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
@@ -73,7 +89,7 @@ $(BUILD)/obj/lib/job/schema.o: $(wildcard crd/*.yaml)
 # ---- programs --------------------------------------------------------------------------------------------------------
 PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin/ringmaster-launch
 .PHONY: programs
-programs: $(PROGRAMS)
+programs: $(PROGRAMS) ## build the programs alone
 
 $(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base)
@@ -81,11 +97,20 @@ $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar:
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
 
-# The launcher is static: it is copied into the user's container and must run in any image.
+# The launcher is static: it is copied into the user's container and must run in any image. The sanitizers and valgrind need
+# a dynamic one.
 LAUNCH_STATIC := $(if $(filter release,$(VARIANT)),-static -no-pie)
 $(BUILD)/bin/ringmaster-launch: $(call obj,sidecar/launch/main.c) $(LIB_launch) $(LIB_wire) $(LIB_base)
 	@mkdir -p $(@D)
 	$(CC) $(filter-out $(if $(LAUNCH_STATIC),-pie),$(ALL_LDFLAGS)) $(LAUNCH_STATIC) -o $@ $^
+
+# The client is the same for every variant: the programs of a variant find it beside themselves.
+ifneq ($(BUILD),$(TOP))
+$(PROGRAMS): | $(BUILD)/client
+$(BUILD)/client:
+	@mkdir -p $(@D)
+	ln -sfn $(abspath $(TOP))/client $@
+endif
 
 # ---- client: built by zig against an old glibc, so that it loads in old images ----------------------------------------
 ZIG := $(VENV)/bin/python -m ziglang
@@ -93,18 +118,19 @@ ZIG_TARGET := x86_64-linux-gnu.2.28
 SRC_client := $(wildcard client/c/src/*.c)
 CLIENT_HEADERS := $(wildcard client/c/include/*.h client/c/src/*.h lib/wire/*.h)
 .PHONY: client
-client: $(TOP)/client/lib/libringmaster.so $(TOP)/client/lib/libringmaster_tf.so $(TOP)/client/python/.stamp
+client: $(TOP)/client/lib/libringmaster.so $(TOP)/client/lib/libringmaster_tf.so $(TOP)/client/python/.stamp ## build what training processes load
 
-$(TOP)/client/lib/libringmaster.so: $(SRC_client) $(CLIENT_HEADERS) $(TOP)/.deps-python Makefile
+$(TOP)/client/lib/libringmaster.so: $(SRC_client) $(CLIENT_HEADERS) Makefile | $(TOP)/.deps-python
 	@mkdir -p $(@D)
 	$(ZIG) cc -target $(ZIG_TARGET) -std=gnu17 -O2 -g -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE $(WARN) \
 	    -DRINGMASTER_VERSION='"$(VERSION)"' -Iclient/c/include -Ilib -Wl,-soname,libringmaster.so -o $@ $(SRC_client) -lpthread
 
 SRC_tf := $(wildcard client/tensorflow/*.c client/tensorflow/*.cc)
-$(TOP)/client/lib/libringmaster_tf.so: $(SRC_tf) $(wildcard client/tensorflow/*.h) $(TOP)/client/lib/libringmaster.so
+$(TOP)/client/lib/libringmaster_tf.so: $(SRC_tf) $(wildcard client/tensorflow/*.h) tools/build-tensorflow-op.sh requirements.txt \
+                                       $(TOP)/client/lib/libringmaster.so
 	tools/build-tensorflow-op.sh $(PYTHON) "$(ZIG)" $(ZIG_TARGET) $@ $(SRC_tf)
 
-PY_FILES := $(shell find client/python -name '*.py' -o -name 'py.typed' 2>/dev/null)
+PY_FILES := $(shell find client/python \( -name '*.py' -o -name 'py.typed' \) -not -path '*/__pycache__/*' 2>/dev/null)
 $(TOP)/client/python/.stamp: $(PY_FILES)
 	@rm -rf $(TOP)/client/python && mkdir -p $(TOP)/client/python
 	cp -R client/python/. $(TOP)/client/python/
@@ -112,22 +138,71 @@ $(TOP)/client/python/.stamp: $(PY_FILES)
 	@touch $@
 
 # ---- what has to be installed -----------------------------------------------------------------------------------------
+# The stamps say "looked and found"; a stamp whose packages went away again is mended by `make deps`, which always looks.
+APT := build-essential libc6-dev pkg-config libcjson-dev libyaml-dev libssl-dev ca-certificates procps python3 python3-venv
+APT_TEST := libcriterion-dev clang clang-tidy libclang-rt-14-dev valgrind strace gdb mandoc chromium
 .PHONY: deps
-deps: $(TOP)/.deps-apt $(TOP)/.deps-python ## install what building, running and testing need
+deps: ## install all that building, running and testing need (asks for root only when a package is missing)
+	@mkdir -p $(TOP)
+	tools/install-packages.sh $(APT) $(APT_TEST)
+	tools/install-venv.sh $(VENV) requirements.txt requirements-lint.txt
+	@touch $(TOP)/.deps-apt $(TOP)/.deps-apt-test $(TOP)/.deps-python $(TOP)/.deps-lint
 
-APT := build-essential pkg-config libcjson-dev libyaml-dev libssl-dev python3-venv
-APT_TEST := libcriterion-dev clang clang-tidy libclang-rt-14-dev valgrind strace mandoc chromium
-$(TOP)/.deps-apt: tools/install-packages.sh
+$(TOP)/.deps-apt: Makefile
 	@mkdir -p $(@D)
 	tools/install-packages.sh $(APT)
 	@touch $@
-$(TOP)/.deps-apt-test: tools/install-packages.sh
+$(TOP)/.deps-apt-test: Makefile | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
-	tools/install-packages.sh $(APT) $(APT_TEST)
+	tools/install-packages.sh $(APT_TEST)
 	@touch $@
 $(TOP)/.deps-python: requirements.txt tools/install-venv.sh | $(TOP)/.deps-apt
 	tools/install-venv.sh $(VENV) requirements.txt
 	@touch $@
 
--include $(shell find $(BUILD)/obj $(BUILD)/tests -name '*.d' 2>/dev/null)
+# ---- running ----------------------------------------------------------------------------------------------------------
+.PHONY: demo
+demo: all ## train digits on this machine, lose a worker, come back; report in build/demo
+	examples/digits/demo.sh
+
+.PHONY: bench
+bench: all ## run every benchmark; tables on the terminal, figures in build/bench
+	tools/bench.sh
+
+# ---- installing -------------------------------------------------------------------------------------------------------
+INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch
+MAN1 := $(wildcard docs/man/*.1)
+.PHONY: install
+install: all ## install under DESTDIR/PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/ringmaster $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/ringmaster/crd $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(addprefix $(BUILD)/bin/,$(INSTALLED_BIN)) $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(TOP)/client/lib/libringmaster.so $(TOP)/client/lib/libringmaster_tf.so $(DESTDIR)$(PREFIX)/lib/ringmaster/
+	install -m 644 client/c/include/ringmaster.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(wildcard crd/*.yaml) $(DESTDIR)$(PREFIX)/share/ringmaster/crd/
+	rm -rf $(DESTDIR)$(PREFIX)/share/ringmaster/python
+	cp -R $(TOP)/client/python $(DESTDIR)$(PREFIX)/share/ringmaster/python
+	rm -f $(DESTDIR)$(PREFIX)/share/ringmaster/python/.stamp
+	$(if $(MAN1),install -m 644 $(MAN1) $(DESTDIR)$(PREFIX)/share/man/man1/)
+
+.PHONY: uninstall
+uninstall: ## remove what install put there
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(INSTALLED_BIN)) $(DESTDIR)$(PREFIX)/include/ringmaster.h \
+	    $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(MAN1)))
+	rm -rf $(DESTDIR)$(PREFIX)/lib/ringmaster $(DESTDIR)$(PREFIX)/share/ringmaster
+
+.PHONY: images
+images: all ## build the sidecar's OCI image into build/images (needs root for the packages only)
+	images/build.sh $(VERSION) $(TOP)/images
+
+# ---- cleaning ---------------------------------------------------------------------------------------------------------
+.PHONY: clean
+clean: ## remove what was built; the Python environment stays
+	find $(TOP) -mindepth 1 -maxdepth 1 ! -name venv ! -name venv.lock ! -name '.deps-*' -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: ## remove build/ altogether
+	rm -rf $(TOP)
+
 include tests/tests.mk
+-include $(shell find $(BUILD)/obj $(BUILD)/tests -name '*.d' 2>/dev/null)

@@ -2,13 +2,110 @@
 #
 # tests/unit/<room>/test_<file>.c   Criterion; one program each, linked with every room
 # tests/tsan/*.c                    plain mains for threaded code (Criterion does not run under TSan)
-# tests/fuzz/fuzz_<parser>.c        LLVMFuzzerTestOneInput, corpus in tests/fuzz/corpus/<parser>/
+# tests/fuzz/fuzz_<parser>.c        LLVMFuzzerTestOneInput; corpus in tests/fuzz/corpus/<parser>/
 # tests/integration/test_*.py       pytest, on the programs as built
+#
+# tools/run-tests.py builds the variants that it needs by these rules, runs the stages and counts.
 
-TEST_LIBS := $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_job) $(LIB_wire) $(LIB_base)
+# The client library as an archive, so that its internals can be tested like any other room.
+OBJ_client := $(call obj,$(SRC_client))
+LIB_client := $(BUILD)/lib/libclient.a
+$(LIB_client): $(OBJ_client)
+$(OBJ_client): ALL_CFLAGS += -Iclient/c/include
+
+TEST_LIBS := $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_wire) $(LIB_base)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
+TSAN_SRC := $(wildcard tests/tsan/*.c)
+TSAN_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TSAN_SRC))
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
+TEST_CFLAGS = $(ALL_CFLAGS) -Iclient/c/include -DTEST_DIR='"$(CURDIR)/tests"' -MMD -MP -MF $@.d -MT $@
 
-$(BUILD)/tests/%: tests/%.c $(TEST_LIBS)
+$(BUILD)/tests/%: tests/%.c $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DTEST_DIR='"$(CURDIR)/tests"' -MMD -MP $(ALL_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
+	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
+
+# With clang (VARIANT=fuzz) libFuzzer drives a target; otherwise tests/fuzz/driver.c runs it over the files it is given.
+FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(call obj,tests/fuzz/driver.c))
+$(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
+
+.PHONY: unit-programs tsan-programs fuzz-programs
+unit-programs: $(UNIT_BIN)
+tsan-programs: $(TSAN_BIN)
+fuzz-programs: $(FUZZ_BIN)
+
+# ---- verbs ------------------------------------------------------------------------------------------------------------
+RUN_TESTS = tools/run-tests.py --jobs $(JOBS)
+TEST_DEPS := $(TOP)/.deps-apt-test $(TOP)/.deps-python
+
+.PHONY: test
+test: $(TEST_DEPS) ## run every test there is and say how many ran (under 30 minutes on 2 cores)
+	$(PYTHON) $(RUN_TESTS)
+
+.PHONY: unit
+unit: $(TEST_DEPS) ## unit tests alone; T=name runs the programs whose path contains it
+	$(PYTHON) $(RUN_TESTS) unit $(if $(T),--only $(T))
+
+.PHONY: integration
+integration: $(TEST_DEPS) ## integration tests alone; T=expression is pytest's -k
+	$(PYTHON) $(RUN_TESTS) integration $(if $(T),--only "$(T)")
+
+.PHONY: asan
+asan: $(TEST_DEPS) ## unit, threaded, fuzz-seed and integration tests under address and undefined-behaviour sanitizers
+	$(PYTHON) $(RUN_TESTS) unit-asan threads-asan fuzz-seeds integration-asan
+
+.PHONY: ubsan
+ubsan: $(TEST_DEPS) ## unit tests under the undefined-behaviour sanitizer alone
+	$(PYTHON) $(RUN_TESTS) unit-ubsan
+
+.PHONY: tsan
+tsan: $(TEST_DEPS) ## threaded code, and one whole job, under the thread sanitizer
+	$(PYTHON) $(RUN_TESTS) threads-tsan job-tsan
+
+.PHONY: valgrind
+valgrind: $(TEST_DEPS) ## one job with every program of ours under valgrind
+	$(PYTHON) $(RUN_TESTS) valgrind
+
+.PHONY: fuzz-seeds
+fuzz-seeds: $(TEST_DEPS) ## every file of the fuzz corpus through its target, with sanitizers
+	$(PYTHON) $(RUN_TESTS) fuzz-seeds
+
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: $(TEST_DEPS) ## libFuzzer, FUZZ_SECONDS (60) for each target; TARGET=name for one
+	$(MAKE) --no-print-directory VARIANT=fuzz fuzz-programs
+	tools/fuzz.sh $(TOP)/fuzz $(FUZZ_SECONDS) $(TARGET)
+
+# ---- lint -------------------------------------------------------------------------------------------------------------
+LINT_C := $(wildcard lib/*/*.c sidecar/*.c sidecar/*/*.c cli/*.c client/c/src/*.c)
+LINT_STAMP := $(patsubst %.c,$(TOP)/lint/%.ok,$(LINT_C))
+LINT_SH := $(shell find tools images examples tests .ci -name '*.sh' 2>/dev/null) .ci/run
+
+.PHONY: lint
+lint: $(TEST_DEPS) $(TOP)/.deps-lint ## clang-tidy, ruff, shellcheck, mandoc, layers and source rules; no warning is let through
+	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target clang-tidy
+	$(PYTHON) tools/check_layers.py
+	$(PYTHON) tools/check_source.py
+	$(VENV)/bin/ruff check --quiet client/python tests tools examples cli bench
+	$(VENV)/bin/shellcheck $(LINT_SH)
+	$(if $(MAN1),mandoc -T lint -W warning $(MAN1))
+	@echo 'lint: clean'
+
+.PHONY: clang-tidy
+clang-tidy: $(LINT_STAMP)
+TIDY_FLAGS := -std=gnu17 -D_GNU_SOURCE -DRINGMASTER_VERSION='"$(VERSION)"' -Ilib -I. -Iclient/c/include
+$(TOP)/lint/sidecar/ring/reduce_avx2.ok: TIDY_FLAGS += -mavx2 -mfma -mf16c
+$(TOP)/lint/sidecar/ring/reduce_avx512.ok: TIDY_FLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq
+$(TOP)/lint/%.ok: %.c .clang-tidy | $(TEST_DEPS)
+	@mkdir -p $(@D)
+	clang-tidy --quiet $< -- $(TIDY_FLAGS) 2>/dev/null
+	@clang $(TIDY_FLAGS) -MM -MP -MT $@ -MF $(@:.ok=.d) $<
+	@touch $@
+-include $(patsubst %.ok,%.d,$(LINT_STAMP))
+
+$(TOP)/.deps-lint: requirements-lint.txt tools/install-venv.sh | $(TOP)/.deps-python
+	tools/install-venv.sh $(VENV) requirements-lint.txt
+	@touch $@
