@@ -83,8 +83,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(TOP)/.deps-apt
 $(BUILD)/obj/sidecar/ring/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/obj/sidecar/ring/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
-# The CRDs are part of the programs: lib/job/schema.c takes them in with .incbin, so it depends on them.
+# Files that programs carry inside them (.incbin): lib/job/schema.c the CRDs, cli/report_html.c the page of the HTML report.
 $(BUILD)/obj/lib/job/schema.o: $(wildcard crd/*.yaml)
+$(BUILD)/obj/cli/report_html.o: cli/report.html
 
 # ---- programs --------------------------------------------------------------------------------------------------------
 PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin/ringmaster-launch

@@ -44,7 +44,7 @@ void summary_format(const struct summary *s, const char *const *paths, bool colo
 /* report.json. Owned by the caller. report may be NULL. */
 cJSON *report_json_build(const struct training_job *job, const struct job_status *status,
                          const struct coordinator_report *report, const struct history *history, const struct summary *s);
-/* report.html around a report.json: one file with everything in it. Owned by the caller. */
+/* report.html around a report.json: one file with everything in it. Owned by the caller; NULL when it would be over 64 MiB. */
 char *report_html_build(const cJSON *report);
 
 #endif
