@@ -42,6 +42,7 @@ enum peer_type {
     PEER_FORM = 32, PEER_START = 33, PEER_ABORT = 34, PEER_RELEASE = 35, PEER_LEAVE = 36, PEER_COMMAND = 37,
     /* ENGINE (binary, sidecar/ring/negotiate.h) */
     PEER_ANNOUNCE = 64, PEER_GO = 65, PEER_OP_ERROR = 66,
+    PEER_LOST = 67,           /* either way: the group has ended; rank 0 passes it on to everyone, so all ranks say the same */
     /* DATA (raw elements) */
     PEER_CHUNK = 96,
 };
@@ -79,5 +80,26 @@ struct peer_challenge {
     uint8_t proof[32];          /* HMAC(key, "acceptor", hello, this up to nonce) */
 };
 struct peer_proof { uint8_t proof[32]; }; /* HMAC(key, "initiator", hello, challenge) */
+
+/* An acceptor that cannot serve a hello at all answers with a challenge whose magic is PEER_REFUSAL and whose fence field is an
+ * enum peer_refusal. It proves nothing, so the initiator takes it as a hint for its message and dials again. (An old fence is
+ * refused by a proved challenge that carries the higher fence.) */
+#define PEER_REFUSAL 0x58524d52u /* "RMRX" */
+enum peer_refusal { PEER_OTHER_JOB = 1, PEER_OTHER_VERSION = 2, PEER_BAD_HELLO = 3 };
+
+_Static_assert(sizeof(struct peer_hello) == 200 && sizeof(struct peer_challenge) == 160 && sizeof(struct peer_proof) == 32,
+               "the handshake has no padding");
+
+/* What can be said about the structs without a key: magic, version, purpose, terminated texts that hold no control characters.
+ * ERROR_INVALID says what is wrong. Pure. */
+MUST_CHECK int peer_hello_check(const struct peer_hello *h, struct error *e);
+MUST_CHECK int peer_challenge_check(const struct peer_challenge *c, struct error *e);
+
+/* Is `theirs` too old for a receiver that holds `mine`? ENGINE and DATA belong to one round: any lower fence is. A CONTROL
+ * connection may come from a sidecar that was restarted and does not know the round yet: only a lower attempt is. */
+bool peer_fence_is_old(enum peer_purpose purpose, uint64_t theirs, uint64_t mine);
+/* "attempt 2, round 5". */
+#define PEER_FENCE_TEXT_MAX 48
+const char *peer_fence_text(uint64_t fence, char ret_text[PEER_FENCE_TEXT_MAX]);
 
 #endif

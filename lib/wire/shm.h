@@ -107,6 +107,23 @@ static inline uint64_t shm_dtype_size(unsigned dtype)
     }
 }
 
+/* The engine's side, in shm.c (the client library does not link it). Pure. */
+struct error;
+
+/* Fills magic, version and the layout (offsets, sizes, entries) of a header for the given areas; the queue words are zero.
+ * Returns the size of the whole memory, a multiple of the page size; 0 when the sizes are out of range. */
+uint64_t shm_layout(struct shm_header *ret_header, uint64_t fence, uint32_t sq_entries, uint32_t cq_entries,
+                    uint64_t arena_bytes, uint64_t results_bytes);
+
+/* Is a request, already copied out of shared memory, one that can be carried out within `layout` (the engine's own copy of the
+ * header)? `size` is the number of ranks, 0 when it is not known yet. ERROR_INVALID says what is wrong with which field. */
+int shm_request_check(const struct shm_header *layout, const struct shm_request *r, int32_t size, struct error *e)
+    __attribute__((warn_unused_result));
+
+const char *shm_op_name(unsigned op);       /* "all-reduce"; "unknown operation" */
+const char *shm_dtype_name(unsigned dtype); /* "float32" */
+const char *shm_redop_name(unsigned redop); /* "sum" */
+
 /* A checkpoint slot: one shared file per slot, SLOT_CONTROL_BYTES of control, then the image (a complete safetensors file
  * whose header is padded with spaces so that tensor data begins at a multiple of 4096 bytes of the image). */
 #define SLOT_MAGIC 0x544f4c534d52ull /* "RMSLOT" */
