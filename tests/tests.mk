@@ -22,9 +22,13 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 TEST_CFLAGS = $(ALL_CFLAGS) -Iclient/c/include -DTEST_DIR='"$(CURDIR)/tests"' -MMD -MP -MF $@.d -MT $@
 
+comma := ,
+# Criterion finds its tests through a section that nothing refers to: the linker must not collect it.
+TEST_LDFLAGS := $(filter-out -Wl$(comma)--gc-sections,$(ALL_LDFLAGS))
+
 $(BUILD)/tests/%: tests/%.c $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
+	$(CC) $(TEST_CFLAGS) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
 
 # With clang (VARIANT=fuzz) libFuzzer drives a target; otherwise tests/fuzz/driver.c runs it over the files it is given.
 FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(call obj,tests/fuzz/driver.c))
@@ -97,11 +101,12 @@ lint: $(TEST_DEPS) $(TOP)/.deps-lint ## clang-tidy, ruff, shellcheck, mandoc, la
 .PHONY: clang-tidy
 clang-tidy: $(LINT_STAMP)
 TIDY_FLAGS := -std=gnu17 -D_GNU_SOURCE -DRINGMASTER_VERSION='"$(VERSION)"' -Ilib -I. -Iclient/c/include
+TIDY_KNOWS = $(if $(filter lib/base/error.c client/%,$<),,-include tools/analyzer.h)
 $(TOP)/lint/sidecar/ring/reduce_avx2.ok: TIDY_FLAGS += -mavx2 -mfma -mf16c
 $(TOP)/lint/sidecar/ring/reduce_avx512.ok: TIDY_FLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq
-$(TOP)/lint/%.ok: %.c .clang-tidy | $(TEST_DEPS)
+$(TOP)/lint/%.ok: %.c .clang-tidy tools/analyzer.h | $(TEST_DEPS)
 	@mkdir -p $(@D)
-	clang-tidy --quiet $< -- $(TIDY_FLAGS) 2>/dev/null
+	clang-tidy --quiet $< -- $(TIDY_FLAGS) $(TIDY_KNOWS) 2>/dev/null
 	@clang $(TIDY_FLAGS) -MM -MP -MT $@ -MF $(@:.ok=.d) $<
 	@touch $@
 -include $(patsubst %.ok,%.d,$(LINT_STAMP))
