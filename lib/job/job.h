@@ -150,7 +150,7 @@ const char *failure_class_name(enum failure_class c);
 struct failure {
     int32_t attempt, round;
     enum job_role role; int32_t index;
-    char pod[128], node[128], container[64];
+    char pod[128], pod_uid[64], node[128], container[64]; /* pod_uid: "" when the coordinator told of a process in a pod that lives on */
     bool has_exit; int32_t exit_code;  /* as the shell sees it: 128+signal when a signal ended it */
     int32_t signal;                    /* 0 = none */
     char reason[64];                   /* "Error", "OOMKilled", "NodeLost", "SidecarLost", "CommandNotFound", ... */

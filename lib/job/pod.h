@@ -15,20 +15,41 @@
 
 #define POD_SIDECAR_CONTAINER "ringmaster"
 #define POD_DIR "/ringmaster"              /* mount point of the shared emptyDir in a cluster */
+#define POD_SHM_DIR POD_DIR "/shm"         /* emptyDir in memory: checkpoint slots; sidecar alone */
+#define POD_LAUNCHER POD_DIR "/bin/ringmaster-launch"
+#define POD_LIBRARY_DIR POD_DIR "/lib"     /* libringmaster.so, libringmaster_tf.so */
+#define POD_PYTHON_DIR POD_DIR "/python"
+#define POD_KEY_DIR "/etc/ringmaster/key"  /* Secret with the one key "key" */
+#define POD_GATE "ringmaster.dev/gang"     /* scheduling gate */
+#define POD_LABEL "ringmaster.dev/"        /* + job-name, job-uid, replica-type, replica-index, attempt */
 
 struct pod_context {
     const struct address_plan *addresses;
     int32_t attempt;
     const struct job_status *status;       /* counters for the coordinator's budget, avoidNodes */
     const char *sidecar_image;             /* default of the installation */
+    enum gang_kind gang;                   /* what scheduling.gang "Auto" comes to here; GANG_AUTO = no gang scheduler */
+    const char *control;                   /* RINGMASTER_CONTROL; NULL = none */
+    /* Where things lie for the processes; NULL = the cluster's POD_* paths above, for checkpoint_dir the spec's path. */
+    const char *dir, *shm_dir, *library_dir, *python_dir, *key_file, *checkpoint_dir;
 };
 
 cJSON *pod_build(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context); /* owned */
 cJSON *service_build(const struct training_job *job);                                   /* headless Service; owned */
+cJSON *service_build_replica(const struct training_job *job, enum job_role role, int32_t index); /* network.servicePerPod; owned */
+void pod_secret_name(const struct training_job *job, char ret_name[128]);              /* of the ring key */
+bool pod_has_sidecar(const struct training_job *job);                                  /* sidecar.mode is not None */
+/* A container without a command cannot be run by the launcher: the image's entrypoint is not known here. False then. Such a
+ * pod is built without launcher and says so in the annotation ringmaster.dev/launcher; reconcile fails such a job. */
+bool pod_command_is_known(const struct training_job *job, enum job_role role);
 char *pod_hash(const cJSON *pod);                                                      /* template hash, hex; owned */
 
-/* environment.h's list for one replica, in a stable order: array of {name, value}. Owned. */
+/* What Ringmaster puts into the environment of one replica's training process, in a stable order: array of {name, value}
+ * without what the user set in the main container. Owned. PYTHONPATH is there at all times, in front of the user's value. */
 cJSON *environment_build(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context);
+
+/* What pod_build gives the sidecar, in a stable order: array of {name, value}. Owned. */
+cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context);
 
 /* Kubernetes' $(NAME) expansion over an env array of {name,value}; "$$(X)" escapes; unknown names stay. Owned. */
 char *environment_expand(const char *text, const cJSON *env);

@@ -26,8 +26,9 @@ struct pod_view {
     int64_t created_ms, started_ms, finished_ms;
 };
 
-/* An in-place restart that the coordinator carried out or a give-up that it announced; counters are already decided there by
- * restart_decide and are folded into status by the reconciler, once per (attempt, round). */
+/* A round that has ended, by an in-place restart that the coordinator carried out; counters (after this failure) are already
+ * decided there by restart_decide and are folded into status by the reconciler, once per (attempt, round). A give-up is not
+ * listed: the pod fails then and the reconciler comes to the same verdict. `round` is the one that ended. */
 struct round_view { int32_t attempt, round; struct failure cause; struct restart_counters counters; };
 
 struct coordinator_view {
@@ -44,6 +45,8 @@ struct observed {
     const struct pod_view *pods; size_t pod_count;
     struct coordinator_view coordinator;
     bool has_service, has_secret;      /* the local runner has both at all times */
+    char create_error[512];            /* what the last refused creation of a pod said ("exceeded quota: ..."); "" = none */
+    int32_t node_count;                /* nodes that could take a pod, for avoidNodes.maxPercent; 0 = unknown */
 };
 
 enum action_kind {

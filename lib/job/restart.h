@@ -2,7 +2,21 @@
  * restart.h — what a failure means and what follows from it. Pure; used by the reconciler for pods that failed and by the
  * coordinator's sidecar for processes that it may restart in place, so that both always come to the same answer.
  *
- * Classes and exit codes: research of exit-code habits is in docs/failures.md. Rules first, then ExitCode, first match wins.
+ * Order, first match wins:
+ *   1. failurePolicy.rules, top down. ...AndIgnoreMaxRestarts is free of backoffLimit and of maxRestarts.
+ *   2. Infrastructure (eviction, preemption, a lost node, pod or sidecar): restart under every restart policy, free of
+ *      backoffLimit; maxRestarts and maxDisruptions still bound it.
+ *   3. A container that cannot start (image, configuration): the job fails with the system's words.
+ *   4. Out of memory: oomPolicy, unless restartPolicy is Never.
+ *   5. restartPolicy of the role. ExitCode: 1..127 is permanent, 128..255 is retryable. An exit 0 is no failure.
+ *   6. Budgets: backoffLimit counts what the user is charged with, within restartWindowSeconds where that is set (a window
+ *      begins with its first counted restart and the next one begins after it has passed).
+ * A restart of a rank in a job that trains as one group is always a restart of the group; what is outside the ring (ps,
+ * evaluator) and the replicas of a job with ps are restarted alone. With enableDynamicWorker a worker that would fail the
+ * job is left failed instead, unless the end of the job hangs on it.
+ *
+ * Back-off: the first restart of a streak is immediate, then base, 2 base, 4 base, ... up to backoffMaxSeconds, each with a
+ * jitter of at most a tenth that is derived from job UID and restart count. Progress (a committed step) ends a streak.
  */
 #ifndef JOB_RESTART_H
 #define JOB_RESTART_H
@@ -30,6 +44,7 @@ struct restart_decision {
     enum restart_verdict verdict;
     enum failure_class class;
     bool counted;                     /* against backoffLimit */
+    bool needs_new_pod;               /* a restart in place would not do: the pod has to fail and be made anew (restartStrategy, more memory) */
     int64_t delay_ms;                 /* before the restart; 0 for the first of a streak */
     struct restart_counters counters; /* after this failure */
     char reason[64];                  /* CamelCase: "BackoffLimitExceeded", "PermanentExitCode", "WorkerFailed", ... */
@@ -40,9 +55,12 @@ void restart_decide(const struct training_job *job, const struct restart_counter
                     int64_t now_ms, struct restart_decision *ret_decision);
 enum failure_class restart_classify(const struct failure_event *event);
 bool restart_is_user_code(int32_t exit_code); /* 1..127 permanent, 128..255 retryable */
+bool restart_rule_matches(const struct training_job *job, const struct failure_event *event); /* does any rule name this failure? */
+/* "worker-1 exited with code 127 (command not found)", "ps-0 was lost: NodeLost". Pure description. */
+void restart_describe(const struct failure_event *event, char ret_text[160]);
 
 /* The part of the spec that restart_decide reads, as JSON for the sidecars' environment and back (a training_job with only
- * those fields and no templates). Owned by the caller. */
+ * those fields; its templates hold nothing but the containers' names). Owned by the caller. */
 char *restart_policy_encode(const struct training_job *job);
 MUST_CHECK int restart_policy_decode(const char *text, struct training_job **ret_job, struct error *e);
 
