@@ -177,6 +177,8 @@ struct job_status {
     int64_t suspended_ms;
     struct { bool set; int64_t step, total_steps, eta_s, update_ms; double percent, steps_per_second; double loss; bool has_loss; } progress;
     struct { bool set; int64_t step, time_ms; int32_t attempt; bool verified; char uri[512]; } checkpoint;
+    struct { bool set; char name[64], workload[128]; int32_t position; int64_t admitted_ms; } queue;
+    struct { bool set; enum gang_kind kind; char group[128], phase[32]; } gang;
     struct {
         bool set; int32_t size; bool self_test_ok; int64_t bytes_reduced, operations; double busbw_gbps; /* GB/s */
         int64_t formed_ms; int32_t straggler_rank; /* -1 = none */
