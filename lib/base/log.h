@@ -13,6 +13,7 @@
 #define BASE_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -25,7 +26,8 @@ struct log_field {
     int64_t number;
 };
 
-#define KV(k, v) ((struct log_field){ .key = (k), .text = (v) ? (v) : "", .number = 0 })
+static inline const char *log_text(const char *text) { return text != NULL ? text : ""; }
+#define KV(k, v) ((struct log_field){ .key = (k), .text = log_text(v), .number = 0 })
 #define KVI(k, v) ((struct log_field){ .key = (k), .text = NULL, .number = (int64_t)(v) })
 #define LOG_END ((struct log_field){ .key = NULL, .text = NULL, .number = 0 })
 

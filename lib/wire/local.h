@@ -21,7 +21,7 @@
 
 enum local_type {
     /* launcher → sidecar */
-    LOCAL_LAUNCHER_HELLO = 1,  /* struct local_launcher_hello */
+    LOCAL_LAUNCHER_HELLO = 1,  /* struct local_launcher_hello; when has_exited is set, LOCAL_EXITED follows with all that is known */
     LOCAL_STARTED = 2,         /* struct local_started: the process runs */
     LOCAL_EXITED = 3,          /* struct local_exited: reaped; its whole process group is gone too */
     LOCAL_SIGNALLED = 4,       /* struct local_signalled: the launcher got SIGTERM (preemption, deletion) */
@@ -45,6 +45,11 @@ enum local_type {
     LOCAL_FLUSHED = 51,        /* struct local_flushed */
     LOCAL_COMMITTED = 52,      /* struct local_committed: unsolicited, the job has committed this step */
     LOCAL_REFUSED = 53,        /* u32 request type, then text: why the request cannot be done */
+    LOCAL_SAVE = 54,           /* (empty) unsolicited: save a checkpoint after the step in work (a command, or the pod is to end) */
+
+    /* anyone of the pod → sidecar, as the only message of a connection */
+    LOCAL_PROBE = 64,          /* (empty) startup probe; reply LOCAL_PROBED */
+    LOCAL_PROBED = 65,         /* struct local_probed */
 };
 
 struct local_launcher_hello {
@@ -106,5 +111,6 @@ struct local_flush { uint32_t timeout_ms; uint32_t reserved; };
 struct local_flushed { uint64_t committed_step; uint32_t ok; uint32_t reserved; };
 struct local_committed { uint64_t step; };
 struct local_finished { uint64_t step; };
+struct local_probed { uint32_t launcher; uint32_t member; }; /* 1: a launcher is connected; the coordinator knows this member */
 
 #endif
