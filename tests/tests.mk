@@ -22,6 +22,11 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 TEST_CFLAGS = $(ALL_CFLAGS) -Iclient/c/include -DTEST_DIR='"$(CURDIR)/tests"' -MMD -MP -MF $@.d -MT $@
 
+# A training process in C for whole jobs under a checker; it links what a user's program would load.
+$(BUILD)/tests/programs/%: tests/programs/%.c $(LIB_client) $(BUILD)/.flags | $(TOP)/.deps-apt
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
+
 comma := ,
 # Criterion finds its tests through a section that nothing refers to: the linker must not collect it.
 TEST_LDFLAGS := $(filter-out -Wl$(comma)--gc-sections,$(ALL_LDFLAGS))
@@ -36,7 +41,8 @@ $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(BUILD)/.flags 
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
 
-.PHONY: unit-programs tsan-programs fuzz-programs
+.PHONY: unit-programs tsan-programs fuzz-programs test-programs
+test-programs: $(BUILD)/tests/programs/trainer
 unit-programs: $(UNIT_BIN)
 tsan-programs: $(TSAN_BIN)
 fuzz-programs: $(FUZZ_BIN)

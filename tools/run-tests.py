@@ -265,7 +265,7 @@ def junit_cases(path):
 
 def checked_job(settings, variant):
     build(settings, "release", "client")
-    build(settings, variant, "programs")
+    build(settings, variant, "programs", "test-programs")
     result = LOGS / f"job-{variant}.json"
     result.unlink(missing_ok=True)
     command = [sys.executable, "tools/checked-job.py", variant, str(result)]
@@ -289,25 +289,12 @@ def demo(settings):
     build(settings, "release", "all")
     code, output = run(["examples/digits/demo.sh"], LOGS / "demo.log", 900)
     cases = [Case("demo.sh", passed=int(code == 0), failed=int(code != 0), detail="" if code == 0 else tail(output))]
-    path = ROOT / "build/demo/report.json"
-    report = json.loads(path.read_text()) if path.exists() else {}
-
-    def check(name, ok):
-        cases.append(Case(name, passed=int(ok), failed=int(not ok), detail="" if ok else f"{name} = {report.get(name)}"))
-
-    def number(name):
-        value = report.get(name)
-        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else float("nan")
-
-    check("succeeded", report.get("succeeded") is True)
-    check("ranks", report.get("ranks") == 4)
-    check("restarts", report.get("restarts") == 1)
-    check("weights_equal", report.get("weights_equal") is True)
-    check("accuracy", number("accuracy") >= 0.95)
-    check("recovery_seconds", number("recovery_seconds") > 0)
-    check("steps_lost", 0 <= number("steps_lost") <= number("checkpoint_interval"))
+    for verdict, name, found in re.findall(r"^  (ok |BAD) (\w+ = (.*))$", output, re.M):
+        ok = verdict == "ok "
+        cases.append(Case(name.split(" ")[0], passed=int(ok), failed=int(not ok), detail="" if ok else found))
     html = ROOT / "build/demo/report.html"
-    check("report.html", html.exists() and html.stat().st_size > 1000)
+    ok = html.exists() and html.stat().st_size > 1000
+    cases.append(Case("report.html", passed=int(ok), failed=int(not ok), detail="" if ok else f"{html} is missing or empty"))
     return cases
 
 

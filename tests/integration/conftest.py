@@ -24,7 +24,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("RINGMASTER_BUILD", ROOT / "build")).resolve()
 VENV = ROOT / "build/venv"
-MARK = "RINGMASTER_TEST_MARK"
+MARK = "RM_TEST_MARK"
 TIMEOUT_S = 120
 
 
@@ -186,7 +186,7 @@ def client_library():
 @pytest.fixture
 def env():
     """The environment that a job's runner gets: the virtual environment first in PATH, nothing of the caller's job."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("RINGMASTER_") or k == MARK}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RINGMASTER_")}
     for name in ("TF_CONFIG", "PYTHONPATH", "VIRTUAL_ENV"):
         kept.pop(name, None)
     kept["PATH"] = f"{VENV / 'bin'}:{kept.get('PATH', '/usr/bin:/bin')}"

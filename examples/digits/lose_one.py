@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""The bad luck of the demo: waits until a job trains and has a checkpoint, then ends one training process with SIGKILL.
+
+    lose_one.py --job-dir DIR [--victim worker|any|NAME] [--at-step N] [--timeout SECONDS]
+
+It reads what the runner keeps in the job directory (coordinator.json), takes the victim's process id from there, makes sure
+that this process belongs to that job, and kills it. Prints one line that says what it did.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+
+
+def read(path):
+    """A JSON object, or {} when the file is not there yet."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def belongs(pid, uid):
+    """Whether a process carries the job's identity in its environment."""
+    try:
+        return f"RINGMASTER_JOB_UID={uid}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def candidates(report, victim):
+    """Members that train now and are what was asked for."""
+    members = [m for m in report.get("members", []) if m.get("state") == "running" and m.get("pid", 0) > 0 and m.get("rank", -1) >= 0]
+    if victim == "any":
+        return members
+    if victim == "worker":
+        return [m for m in members if m["member"].startswith("worker-")]
+    return [m for m in members if m["member"] == victim]
+
+
+def committed_step(report):
+    checkpoint = report.get("checkpoint")
+    return checkpoint.get("step", -1) if isinstance(checkpoint, dict) else report.get("checkpoint_step", -1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job-dir", type=pathlib.Path, required=True)
+    parser.add_argument("--victim", default="worker", help="worker: one of them; any: the chief too; or a member's name")
+    parser.add_argument("--at-step", type=int, default=60, help="not before this step (and the first committed checkpoint)")
+    parser.add_argument("--timeout", type=float, default=300)
+    args = parser.parse_args()
+
+    deadline = time.monotonic() + args.timeout
+    while time.monotonic() < deadline:
+        report = read(args.job_dir / "coordinator.json")
+        found = candidates(report, args.victim)
+        step = max((m.get("step", -1) for m in found), default=-1)
+        if step >= args.at_step and committed_step(report) >= 0:
+            member = random.choice(found)
+            uid = read(args.job_dir / "job.json").get("metadata", {}).get("uid", "")
+            if uid and belongs(member["pid"], uid):
+                os.kill(member["pid"], signal.SIGKILL)
+                name, rank, pid = member["member"], member["rank"], member["pid"]
+                print(f"demo: killed {name} (rank {rank}, process {pid}) with SIGKILL at step {step}", flush=True)
+                return 0
+        time.sleep(0.02)
+    print(f"demo: nobody was killed: no {args.victim} came to step {args.at_step} with a committed checkpoint", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
