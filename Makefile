@@ -166,9 +166,11 @@ $(TOP)/.deps-python: requirements.txt tools/install-venv.sh | $(TOP)/.deps-apt
 demo: all ## train digits on this machine, lose a worker, come back; report in build/demo
 	examples/digits/demo.sh
 
-.PHONY: bench
-bench: all ## run every benchmark; tables on the terminal, figures in build/bench
-	tools/bench.sh
+BENCHES := $(patsubst bench/bench_%.py,%,$(wildcard bench/bench_*.py))
+.PHONY: bench $(addprefix bench-,$(BENCHES))
+bench: $(addprefix bench-,$(BENCHES)) ## run every benchmark (bench-NAME: one); figures in build/bench/NAME.json
+$(addprefix bench-,$(BENCHES)): bench-%: all test-programs
+	$(PYTHON) bench/bench_$*.py $(TOP)/bench/$*.json
 
 # ---- installing -------------------------------------------------------------------------------------------------------
 INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch
@@ -193,8 +195,11 @@ uninstall: ## remove what install put there
 	rm -rf $(DESTDIR)$(PREFIX)/lib/ringmaster $(DESTDIR)$(PREFIX)/share/ringmaster
 
 .PHONY: images
-images: all ## build the sidecar's OCI image into build/images (needs root for the packages only)
-	images/build.sh $(VERSION) $(TOP)/images
+images: ## build the sidecar's OCI image into build/images
+	tools/install-packages.sh buildah
+	rm -rf $(TOP)/images/installed
+	$(MAKE) --no-print-directory install DESTDIR=$(TOP)/images/installed PREFIX=/usr
+	images/build.sh $(VERSION) $(TOP)/images $(TOP)/images/installed
 
 # ---- cleaning ---------------------------------------------------------------------------------------------------------
 .PHONY: clean
