@@ -1,0 +1,89 @@
+/*
+ * client.h — the one client of this process: what rm_init makes and rm_shutdown ends.
+ *
+ * Threads. Callers' threads submit; one completion thread takes replies, reads the socket, sends reports and calls `done`.
+ * `lock` guards everything below it; it is never held while memory is copied, a message is sent or a callback runs. Two
+ * smaller locks: `init_lock` (rm_init and rm_shutdown one after the other) and `send_lock` (whole messages on the socket).
+ *
+ * A forked child has the memory but not the thread: it finds `forked` set and every function refuses.
+ */
+#ifndef CLIENT_CLIENT_H
+#define CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "arena.h"
+#include "channel.h"
+#include "report.h"
+#include "request.h"
+#include "ringmaster.h"
+#include "shared.h"
+#include "text.h"
+
+#define CLIENT_REPORT_INTERVAL_MS 100
+
+/* Requests to the sidecar that have an answer; one of each kind at a time. */
+enum call_kind { CALL_SLOTS, CALL_RESTORE, CALL_FLUSH, CALL_KINDS };
+
+struct call {
+    bool busy, answered;
+    bool abandoned;             /* its caller gave up waiting */
+    bool refused;
+    char text[256];             /* why refused */
+    uint8_t answer[64];
+    int fds[CHANNEL_MAX_FDS];   /* owned by the caller once answered */
+    size_t fd_count;
+};
+
+enum client_state { CLIENT_NONE, CLIENT_ALONE, CLIENT_ATTACHED };
+
+struct client {
+    pthread_mutex_t init_lock, send_lock, lock;
+    pthread_cond_t changed;     /* a request is done, a call is answered, the sidecar is lost */
+    _Atomic int state;          /* enum client_state */
+    atomic_bool forked;
+
+    /* Fixed from rm_init to rm_shutdown. */
+    int rank, size, local_rank, local_size;
+    uint64_t fence;
+    int64_t resume_step;
+    pthread_t thread;
+
+    struct channel channel;     /* sent on under send_lock; received on by the completion thread */
+
+    /* Guarded by lock. */
+    struct shared shared;
+    struct arena arena;
+    struct requests requests;
+    struct report report;
+    int64_t reported_ms;        /* when the last report was sent, monotonic */
+    struct call calls[CALL_KINDS];
+    bool stopping, lost;
+    char lost_text[TEXT_MAX];
+    int64_t committed_step;     /* newest that the sidecar told of, -1 = none */
+};
+
+extern struct client the_client;
+
+int64_t client_now_ms(void);
+/* RM_OK when rm_init went well in this very process; else RM_NOT_INITIALIZED and a reason. */
+int client_ready(void);
+/* The sidecar is gone, and why: everything in flight ends. Call with lock held. */
+void client_lose(struct client *c, const char *why);
+/* Waits for `changed`, with lock held. False when the deadline (monotonic milliseconds, -1: none) has passed. */
+bool client_wait_changed(struct client *c, int64_t deadline);
+/* Sends one message; a broken socket loses the sidecar. RM_OK or RM_PEER_LOST. Without lock. */
+int client_send(struct client *c, uint16_t type, const void *payload, size_t length);
+/* Asks and waits for the answer. RM_OK, RM_PEER_LOST, RM_TIMEOUT, RM_INVALID (refused, with the sidecar's words). */
+int client_call(struct client *c, enum call_kind kind, uint16_t type, const void *payload, size_t length, int64_t timeout_ms,
+                struct call *ret_answer);
+
+/* The completion thread: replies.c */
+void *client_thread(void *client);
+
+/* checkpoint.c: forgets slots and the restored image at rm_shutdown. */
+void checkpoint_forget(void);
+
+#endif

@@ -1,0 +1,287 @@
+/*
+ * pieces.c — how the data of requests travels: which piece goes next, into which memory, and what its reply means.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "client.h"
+#include "name.h"
+
+static uint64_t piece_begin(const struct request *r, uint32_t number)
+{
+    return number == 0 ? 0 : r->split.first + (uint64_t)(number - 1) * r->split.other;
+}
+
+static uint64_t piece_length(const struct request *r, uint32_t number)
+{
+    uint64_t left = r->bytes - piece_begin(r, number), most = number == 0 ? r->split.first : r->split.other;
+    return left < most ? left : most;
+}
+
+/* Where in the arena the caller's own buffer for [begin, begin + bytes) lies, if it does and the engine can use it there. */
+static bool caller_block(const struct client *c, const struct request *r, bool output, uint64_t begin, uint64_t bytes,
+                         uint64_t *ret_offset)
+{
+    for (size_t i = 0; i < r->segment_count; i++) {
+        const struct segment *s = &r->segments[i];
+        if (begin >= s->bytes) {
+            begin -= s->bytes;
+            continue;
+        }
+        if (bytes > s->bytes - begin)
+            return false;
+        uintptr_t at = (uintptr_t)(output ? s->out : s->in) + begin, base = (uintptr_t)c->shared.base;
+        if (at < base || at - base >= c->shared.bytes || (at - base) % SHM_ALIGN != 0)
+            return false;
+        *ret_offset = at - base;
+        return arena_holds(&c->arena, *ret_offset, bytes);
+    }
+    return false;
+}
+
+/* Finds memory for a piece. False: the arena is full now. */
+static bool place(struct client *c, struct piece *p)
+{
+    struct request *r = p->request;
+    bool gather = r->op == SHM_OP_ALLGATHER, gives_data = r->op != SHM_OP_BROADCAST || r->root == c->rank;
+    p->block = REQUEST_NO_BLOCK;
+    p->in_offset = p->out_offset = c->shared.arena_offset;
+    if (r->op == SHM_OP_BARRIER)
+        return true;
+    bool in_place = gives_data && caller_block(c, r, false, p->begin, p->bytes, &p->in_offset);
+    bool out_place = !gather && caller_block(c, r, true, p->begin, p->bytes, &p->out_offset);
+    if (!out_place && !(gather && in_place)) {
+        if (!arena_alloc(&c->arena, p->bytes, &p->block))
+            return false;
+        p->out_offset = p->block;
+    }
+    if (!in_place)
+        p->in_offset = p->out_offset;
+    p->copies_in = gives_data && !in_place;
+    p->copies_out = !gather && !out_place;
+    return true;
+}
+
+static struct piece *free_piece(struct requests *q)
+{
+    if (q->pieces_in_flight == q->piece_count)
+        return NULL;
+    for (uint32_t i = 0; i < q->piece_count; i++)
+        if (q->pieces[i].request == NULL)
+            return &q->pieces[i];
+    return NULL;
+}
+
+/* Whether this request may have its next piece sent, in a pass that sends first pieces or others. */
+static bool may_send(const struct client *c, const struct request *r, bool first)
+{
+    if (first)
+        return r->sent == 0;
+    if (r->sent == 0 || r->returned == 0) /* piece 0 goes alone */
+        return false;
+    uint32_t in_flight = r->sent - r->returned;
+    return in_flight == 0 || (in_flight < REQUEST_WINDOW && c->arena.used <= c->arena.bytes / 2);
+}
+
+static void unqueue(struct requests *q, struct request *before, struct request *r)
+{
+    if (before == NULL)
+        q->queue_head = r->next;
+    else
+        before->next = r->next;
+    if (q->queue_tail == r)
+        q->queue_tail = before;
+    r->queued = false;
+    r->next = NULL;
+}
+
+static struct piece *next_piece(struct client *c)
+{
+    struct requests *q = &c->requests;
+    for (int pass = 0; pass < 2; pass++) {
+        struct request *before = NULL;
+        for (struct request *r = q->queue_head; r != NULL; before = r, r = r->next) {
+            if (!may_send(c, r, pass == 0))
+                continue;
+            struct piece *p = free_piece(q);
+            if (p == NULL)
+                return NULL;
+            *p = (struct piece){ .request = r, .number = r->sent, .serial = p->serial + 1, .begin = piece_begin(r, r->sent),
+                                 .bytes = piece_length(r, r->sent) };
+            if (!place(c, p)) {
+                p->request = NULL;
+                continue;
+            }
+            q->pieces_in_flight++;
+            if (++r->sent == r->split.pieces)
+                unqueue(q, before, r);
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* Copies between the caller's tensors and `at`, for the range of this piece. */
+static void copy_range(const struct request *r, uint64_t begin, uint64_t bytes, uint8_t *at, bool outwards)
+{
+    for (size_t i = 0; i < r->segment_count && bytes > 0; i++) {
+        const struct segment *s = &r->segments[i];
+        if (begin >= s->bytes) {
+            begin -= s->bytes;
+            continue;
+        }
+        uint64_t n = s->bytes - begin < bytes ? s->bytes - begin : bytes;
+        if (outwards)
+            memmove((uint8_t *)s->out + begin, at, n);
+        else
+            memmove(at, (const uint8_t *)s->in + begin, n);
+        at += n;
+        bytes -= n;
+        begin = 0;
+    }
+}
+
+static void fill_request(const struct client *c, const struct piece *p, struct shm_request *ret)
+{
+    const struct request *r = p->request;
+    *ret = (struct shm_request){
+        .id = (uint64_t)p->serial << 32 | (uint64_t)(p - c->requests.pieces),
+        .op = r->op, .dtype = r->dtype, .redop = r->redop, .root = r->root,
+        .count = p->bytes / shm_dtype_size(r->dtype),
+        .row_elements = r->row_elements,
+        .in_offset = p->in_offset, .out_offset = p->out_offset, .prescale = r->prescale, .postscale = r->postscale,
+    };
+    if (p->number > 0)
+        name_piece(ret->name, r->name, p->number);
+    else
+        memcpy(ret->name, r->name, sizeof(ret->name));
+}
+
+/* The piece has come to its end; so has the request when it was the last one, or the first one and it failed. */
+static void end_piece(struct client *c, struct piece *p, int status, const char *text)
+{
+    struct request *r = p->request;
+    if (p->block != REQUEST_NO_BLOCK)
+        (void)arena_free(&c->arena, p->block);
+    p->request = NULL;
+    c->requests.pieces_in_flight--;
+    r->returned++;
+    if (status != RM_OK && r->status == RM_OK) {
+        r->status = status;
+        snprintf(r->text, sizeof(r->text), "%s", text);
+    }
+    bool give_up = r->status != RM_OK && (r->sent == 1 || r->status == RM_PEER_LOST);
+    if (give_up && r->queued) {
+        struct request *before = NULL;
+        for (struct request *q = c->requests.queue_head; q != r; q = q->next)
+            before = q;
+        unqueue(&c->requests, before, r);
+    }
+    if (r->returned == r->sent && (r->sent == r->split.pieces || give_up))
+        request_finish(c, r);
+}
+
+static void hand_back_results(struct client *c)
+{
+    struct requests *q = &c->requests;
+    struct shm_header *h = shared_header(&c->shared);
+    while (q->free_count > 0) {
+        uint32_t waiting = atomic_load(&h->sq_tail) - atomic_load(&h->sq_head);
+        if (waiting >= c->shared.sq_entries / 2) /* the other half is for pieces, which therefore always find room */
+            return;
+        struct shm_request r = { .op = SHM_OP_FREE, .in_offset = q->frees[q->free_count - 1] };
+        if (!shared_submit(&c->shared, &r))
+            return;
+        q->free_count--;
+    }
+}
+
+void requests_pump(struct client *c)
+{
+    if (c->lost || c->stopping || c->shared.base == NULL)
+        return;
+    hand_back_results(c);
+    struct piece *p;
+    while (!c->lost && (p = next_piece(c)) != NULL) {
+        pthread_mutex_unlock(&c->lock);
+        if (p->copies_in)
+            copy_range(p->request, p->begin, p->bytes, c->shared.base + p->in_offset, false);
+        pthread_mutex_lock(&c->lock);
+        struct shm_request request;
+        fill_request(c, p, &request);
+        if (c->lost) {
+            end_piece(c, p, RM_PEER_LOST, c->lost_text);
+        } else if (shared_submit(&c->shared, &request)) {
+            p->submitted = true;
+        } else {
+            client_lose(c, "the engine's queue is full although its length is bounded: the sidecar is out of order");
+            end_piece(c, p, RM_PEER_LOST, c->lost_text);
+        }
+    }
+}
+
+static int status_of(uint32_t status)
+{
+    switch (status) {
+    case SHM_OK: return RM_OK;
+    case SHM_PEER_LOST: case SHM_SHUTDOWN: return RM_PEER_LOST;
+    case SHM_MISMATCH: return RM_MISMATCH;
+    case SHM_INVALID: return RM_INVALID;
+    case SHM_NO_SPACE: return RM_NO_MEMORY;
+    default: return RM_IO;
+    }
+}
+
+static bool take_result(struct client *c, struct request *r, const struct shm_reply *reply)
+{
+    uint64_t element = shm_dtype_size(r->dtype);
+    if (reply->out_count > c->shared.results_bytes / element
+        || !shared_in_results(&c->shared, reply->out_offset, reply->out_count * element))
+        return false;
+    r->result_offset = reply->out_offset;
+    r->result_elements = reply->out_count;
+    r->has_result = true;
+    return true;
+}
+
+void requests_reply(struct client *c, const struct shm_reply *reply)
+{
+    uint32_t index = (uint32_t)reply->id;
+    struct piece *p = index < c->requests.piece_count ? &c->requests.pieces[index] : NULL;
+    if (p == NULL || p->request == NULL || !p->submitted || p->serial != (uint32_t)(reply->id >> 32)) {
+        client_lose(c, "the engine answered a request that was never made: the sidecar is out of order");
+        return;
+    }
+    struct request *r = p->request;
+    int status = status_of(reply->status);
+    if (status == RM_OK && r->op == SHM_OP_ALLGATHER && !take_result(c, r, reply)) {
+        client_lose(c, "the engine named a result outside its memory: the sidecar is out of order");
+        return;
+    }
+    if (status == RM_OK && p->copies_out) {
+        pthread_mutex_unlock(&c->lock);
+        copy_range(r, p->begin, p->bytes, c->shared.base + p->out_offset, true);
+        pthread_mutex_lock(&c->lock);
+    }
+    end_piece(c, p, status, reply->text[0] != '\0' ? reply->text : "the engine gave no reason");
+    requests_pump(c);
+}
+
+void requests_fail_all(struct client *c)
+{
+    struct requests *q = &c->requests;
+    for (uint32_t i = 0; i < q->piece_count; i++)
+        if (q->pieces[i].request != NULL && q->pieces[i].submitted)
+            end_piece(c, &q->pieces[i], RM_PEER_LOST, c->lost_text);
+    while (q->queue_head != NULL) {
+        struct request *r = q->queue_head;
+        unqueue(q, NULL, r);
+        if (r->status == RM_OK) {
+            r->status = RM_PEER_LOST;
+            snprintf(r->text, sizeof(r->text), "%s", c->lost_text);
+        }
+        r->split.pieces = r->sent; /* the others are never sent */
+        if (r->returned == r->sent)
+            request_finish(c, r);
+    }
+}
