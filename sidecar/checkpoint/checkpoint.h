@@ -35,7 +35,7 @@ struct checkpoint_events {
     void (*broadcast)(void *ctx, cJSON *message /* taken */);     /* coordinator → every member, itself included */
     void (*committed)(void *ctx, int64_t step, const char *uri);  /* on every member */
     void (*failed)(void *ctx, int64_t step, const struct error *why); /* this save did not commit; training goes on */
-    void (*restorable)(void *ctx);                                /* may be NULL: ask checkpoint_open_restore again, it is not busy now */
+    void (*ready)(void *ctx);                                     /* may be NULL: a call that ended with ERROR_BUSY can be made again */
     void *ctx;
 };
 
@@ -65,13 +65,13 @@ void checkpoint_enter(struct checkpoint *c, uint64_t fence, int32_t world, const
 /* A message that arrived for this engine, on a member or on the coordinator. `from` is the sender's rank. */
 void checkpoint_message(struct checkpoint *c, int32_t from, const cJSON *message);
 
-/* The local trainer, through the attach server. Slots are created or re-used; fds are borrowed and stay valid until the next
- * call of checkpoint_slots. Only a call with larger images replaces the files. */
+/* The local trainer, through the attach server. Slots are created or re-used, and grow in place; fds are borrowed and stay valid as
+ * long as the checkpoint. ERROR_BUSY: their memory is still being allocated (seconds for tens of GiB): ask again at `ready`. */
 MUST_CHECK int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2], uint64_t *ret_slot_bytes, struct error *e);
 MUST_CHECK int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_t image_bytes, struct error *e);
 void checkpoint_trainer_gone(struct checkpoint *c); /* slots in WRITING become EMPTY */
 /* This rank's image of the agreed step: a descriptor (owned by the caller) and where in it. found=false: from scratch.
- * ERROR_BUSY: the image on the volume is still being read against its checksums: ask again at `restorable`. Another error: the
+ * ERROR_BUSY: the image on the volume is still being read against its checksums: ask again at `ready`. Another error: the
  * image is damaged (the step is marked BAD, the next claim takes an older one) or the world size changed. */
 MUST_CHECK int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd,
                                        uint64_t *ret_offset, uint64_t *ret_bytes, bool *ret_from_memory, struct error *e);
