@@ -76,6 +76,7 @@ static void finish_alone(struct client *c, struct request *r)
     request_finish(c, r);
 }
 
+/* piece_bytes 0: in one piece, alone. */
 static void fill(struct request *r, const struct submission *s, uint64_t piece_bytes)
 {
     r->op = s->op;
@@ -96,7 +97,7 @@ static void fill(struct request *r, const struct submission *s, uint64_t piece_b
     }
     r->segment_count = s->segment_count;
     r->bytes = total_bytes(s);
-    r->split = request_split(r->bytes, s->op == SHM_OP_ALLGATHER || r->bytes == 0 ? UINT64_MAX : piece_bytes);
+    r->split = request_split(r->bytes, s->op == SHM_OP_ALLGATHER || piece_bytes == 0 ? UINT64_MAX : piece_bytes);
 }
 
 /* Makes the request and sets it going. With lock held. */
@@ -113,7 +114,7 @@ static int start(struct client *c, const struct submission *s)
     struct request *r = request_new(&c->requests, s->name, &error);
     if (r == NULL)
         return error;
-    fill(r, s, c->requests.piece_bytes);
+    fill(r, s, alone ? 0 : c->requests.piece_bytes);
     if (s->ret_handle != NULL)
         *s->ret_handle = request_handle(r); /* before done can run */
     bool nothing = r->bytes == 0 && (s->op == SHM_OP_ALLREDUCE || s->op == SHM_OP_BROADCAST);

@@ -25,9 +25,13 @@ struct split request_split(uint64_t bytes, uint64_t piece_bytes)
     uint64_t half = piece_bytes / 2, each = piece_bytes + SHM_ALIGN;
     uint64_t n = (bytes + half + each - 1) / each;
     uint64_t mark = n % (piece_bytes / 4 / SHM_ALIGN); /* 64 * mark stays under a quarter of a piece */
-    uint64_t first = half + mark * SHM_ALIGN;
-    return (struct split){ .first = first, .other = piece_bytes,
-                           .pieces = 1 + (uint32_t)((bytes - first + piece_bytes - 1) / piece_bytes) };
+    struct split s = { .first = half + mark * SHM_ALIGN, .other = piece_bytes };
+    s.pieces = 1 + (uint32_t)((bytes - s.first + s.other - 1) / s.other);
+    if (s.pieces < n && mark == n) { /* by less than 64 bytes: slightly smaller pieces make it n, as the first one says */
+        s.other -= SHM_ALIGN;
+        s.pieces = 1 + (uint32_t)((bytes - s.first + s.other - 1) / s.other);
+    }
+    return s;
 }
 
 bool requests_attach(struct requests *q, uint32_t in_flight, uint64_t arena_bytes)
