@@ -18,6 +18,9 @@ DESTDIR ?=
 VENV := $(TOP)/venv
 PYTHON := $(VENV)/bin/python
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# One short line per step; V=1 shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
 ifeq ($(origin CC),default)
 CC := $(if $(filter fuzz,$(VARIANT)),clang,gcc)
@@ -72,12 +75,14 @@ $(call stamp,$(BUILD)/.sources,$(foreach r,$(ROOMS),$(SRC_$(r))))
 $(BUILD)/lib/lib%.a: $(BUILD)/.sources
 	@mkdir -p $(@D)
 	@rm -f $@
-	$(AR) rcs $@ $(filter %.o,$^)
+	$(call say,ar,$@)
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 
 # The packages come before the first object (order-only), with -j too.
 $(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,cc,$<)
+	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # SIMD kernels are compiled for their instruction set and chosen at run time.
 $(BUILD)/obj/sidecar/ring/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
@@ -96,14 +101,16 @@ $(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_wire
 $(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar:
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+	$(call say,link,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
 
 # The launcher is static: it is copied into the user's container and must run in any image. The sanitizers and valgrind need
 # a dynamic one.
 LAUNCH_STATIC := $(if $(filter release,$(VARIANT)),-static -no-pie)
 $(BUILD)/bin/ringmaster-launch: $(call obj,sidecar/launch/main.c) $(LIB_launch) $(LIB_wire) $(LIB_base)
 	@mkdir -p $(@D)
-	$(CC) $(filter-out $(if $(LAUNCH_STATIC),-pie),$(ALL_LDFLAGS)) $(LAUNCH_STATIC) -o $@ $^
+	$(call say,link,$@)
+	$(Q)$(CC) $(filter-out $(if $(LAUNCH_STATIC),-pie),$(ALL_LDFLAGS)) $(LAUNCH_STATIC) -o $@ $^
 
 # The client is the same for every variant: the programs of a variant find it beside themselves.
 ifneq ($(BUILD),$(TOP))
@@ -123,18 +130,21 @@ client: $(TOP)/client/lib/libringmaster.so $(TOP)/client/lib/libringmaster_tf.so
 
 $(TOP)/client/lib/libringmaster.so: $(SRC_client) $(CLIENT_HEADERS) Makefile | $(TOP)/.deps-python
 	@mkdir -p $(@D)
-	$(ZIG) cc -target $(ZIG_TARGET) -std=gnu17 -O2 -g -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE $(WARN) \
+	$(call say,zig,$@)
+	$(Q)$(ZIG) cc -target $(ZIG_TARGET) -std=gnu17 -O2 -g -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE $(WARN) \
 	    -DRINGMASTER_VERSION='"$(VERSION)"' -Iclient/c/include -Ilib -Wl,-soname,libringmaster.so -o $@ $(SRC_client) -lpthread
 
 SRC_tf := $(wildcard client/tensorflow/*.c client/tensorflow/*.cc)
 $(TOP)/client/lib/libringmaster_tf.so: $(SRC_tf) $(wildcard client/tensorflow/*.h) tools/build-tensorflow-op.sh requirements.txt \
                                        $(TOP)/client/lib/libringmaster.so
-	tools/build-tensorflow-op.sh $(PYTHON) "$(ZIG)" $(ZIG_TARGET) $@ $(SRC_tf)
+	$(call say,zig,$@)
+	$(Q)tools/build-tensorflow-op.sh $(PYTHON) "$(ZIG)" $(ZIG_TARGET) $@ $(SRC_tf)
 
 PY_FILES := $(shell find client/python \( -name '*.py' -o -name 'py.typed' \) -not -path '*/__pycache__/*' 2>/dev/null)
 $(TOP)/client/python/.stamp: $(PY_FILES)
 	@rm -rf $(TOP)/client/python && mkdir -p $(TOP)/client/python
-	cp -R client/python/. $(TOP)/client/python/
+	$(call say,copy,$(@D))
+	@cp -R client/python/. $(TOP)/client/python/
 	@find $(TOP)/client/python -name __pycache__ -prune -exec rm -rf {} +
 	@touch $@
 

@@ -25,7 +25,8 @@ TEST_CFLAGS = $(ALL_CFLAGS) -Iclient/c/include -DTEST_DIR='"$(CURDIR)/tests"' -M
 # A training process in C for whole jobs under a checker; it links what a user's program would load.
 $(BUILD)/tests/programs/%: tests/programs/%.c $(LIB_client) $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
+	$(call say,link,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
 
 comma := ,
 # Criterion finds its tests through a section that nothing refers to: the linker must not collect it.
@@ -33,13 +34,15 @@ TEST_LDFLAGS := $(filter-out -Wl$(comma)--gc-sections,$(ALL_LDFLAGS))
 
 $(BUILD)/tests/%: tests/%.c $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
+	$(call say,link,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
 
 # With clang (VARIANT=fuzz) libFuzzer drives a target; otherwise tests/fuzz/driver.c runs it over the files it is given.
 FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(call obj,tests/fuzz/driver.c))
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
+	$(call say,link,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
 
 .PHONY: unit-programs tsan-programs fuzz-programs test-programs
 test-programs: $(BUILD)/tests/programs/trainer
@@ -112,7 +115,8 @@ $(TOP)/lint/sidecar/ring/reduce_avx2.ok: TIDY_FLAGS += -mavx2 -mfma -mf16c
 $(TOP)/lint/sidecar/ring/reduce_avx512.ok: TIDY_FLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq
 $(TOP)/lint/%.ok: %.c .clang-tidy tools/analyzer.h | $(TEST_DEPS)
 	@mkdir -p $(@D)
-	clang-tidy --quiet $< -- $(TIDY_FLAGS) $(TIDY_KNOWS) 2>/dev/null
+	$(call say,tidy,$<)
+	$(Q)clang-tidy --quiet $< -- $(TIDY_FLAGS) $(TIDY_KNOWS) 2>/dev/null
 	@clang $(TIDY_FLAGS) -MM -MP -MT $@ -MF $(@:.ok=.d) $<
 	@touch $@
 -include $(patsubst %.ok,%.d,$(LINT_STAMP))
