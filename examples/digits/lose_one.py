@@ -43,11 +43,6 @@ def candidates(report, victim):
     return [m for m in members if m["member"] == victim]
 
 
-def committed_step(report):
-    checkpoint = report.get("checkpoint")
-    return checkpoint.get("step", -1) if isinstance(checkpoint, dict) else report.get("checkpoint_step", -1)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job-dir", type=pathlib.Path, required=True)
@@ -61,10 +56,9 @@ def main():
         report = read(args.job_dir / "coordinator.json")
         found = candidates(report, args.victim)
         step = max((m.get("step", -1) for m in found), default=-1)
-        if step >= args.at_step and committed_step(report) >= 0:
+        if step >= args.at_step and report.get("checkpoint_step", -1) >= 0:
             member = random.choice(found)
-            uid = read(args.job_dir / "job.json").get("metadata", {}).get("uid", "")
-            if uid and belongs(member["pid"], uid):
+            if belongs(member["pid"], report["job_uid"]):
                 os.kill(member["pid"], signal.SIGKILL)
                 name, rank, pid = member["member"], member["rank"], member["pid"]
                 print(f"demo: killed {name} (rank {rank}, process {pid}) with SIGKILL at step {step}", flush=True)
