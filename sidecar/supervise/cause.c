@@ -1,0 +1,87 @@
+/* Why a round ended: which of several signs was the first cause, and what restart_decide is told about it. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "sidecar/supervise/coordinator.h"
+
+static bool is_oom(const struct cause *a, const struct coordinator *c)
+{
+    return a->kind == CAUSE_EXIT && c->members[a->member].trainer.oom;
+}
+
+bool cause_is_better(const struct cause *a, const struct cause *b, const struct coordinator *c)
+{
+    if (b->kind == CAUSE_NONE || a->kind == CAUSE_NONE)
+        return b->kind == CAUSE_NONE && a->kind != CAUSE_NONE;
+    if (is_oom(a, c) != is_oom(b, c))
+        return is_oom(a, c); /* the kernel's evidence outranks time */
+    if (a->direct != b->direct)
+        return a->direct;
+    if (!a->direct && (a->kind == CAUSE_RING_LOST) != (b->kind == CAUSE_RING_LOST))
+        return a->kind == CAUSE_RING_LOST; /* a process that ends after its ring was lost is a victim */
+    return a->at_ms < b->at_ms;
+}
+
+static const char *exit_reason(const struct trainer_view *t)
+{
+    if (t->oom)
+        return "OOMKilled";
+    if (t->terminating)
+        return "Terminated";
+    if (t->not_started)
+        return t->code == 127 ? "CommandNotFound" : "CommandNotExecutable";
+    return "Error";
+}
+
+void cause_event(const struct coordinator *c, const struct cause *cause, struct failure_event *ret_event, char ret_text[1024])
+{
+    static const char *const reasons[] = {
+        [CAUSE_NONE] = "", [CAUSE_EXIT] = "Error", [CAUSE_LAUNCHER_LOST] = "LauncherLost",
+        [CAUSE_MEMBER_LOST] = "SidecarLost", [CAUSE_RING_LOST] = "RingLost",
+    };
+    const struct coordinator_member *m = &c->members[cause->member];
+    const struct trainer_view *t = &m->trainer;
+
+    (void)snprintf(ret_text, 1024, "%s", cause->text);
+    *ret_event = (struct failure_event){ .role = m->role, .index = m->index, .reason = reasons[cause->kind], .message = ret_text,
+                                         .made_progress = c->progressed };
+    if (cause->kind == CAUSE_EXIT) {
+        ret_event->has_exit = true;
+        ret_event->exit_code = t->code;
+        ret_event->signal = t->signal;
+        ret_event->reason = exit_reason(t);
+    }
+}
+
+/* Steps of work that the round did and the newest committed checkpoint does not hold. Refined when the next claim says from
+ * where the job really goes on. */
+static struct optional_int lost_steps(const struct coordinator *c)
+{
+    int64_t step = -1;
+
+    for (int32_t i = 0; i < c->world; i++)
+        step = c->members[i].progress.step > step ? c->members[i].progress.step : step;
+    if (step < 0)
+        return (struct optional_int){ .set = false, .value = 0 };
+    int64_t kept = c->committed_step > 0 ? c->committed_step : 0;
+    return (struct optional_int){ .set = true, .value = step > kept ? step - kept : 0 };
+}
+
+void cause_failure(const struct coordinator *c, const struct cause *cause, const struct restart_decision *decision,
+                   int64_t wall_ms, struct failure *ret_failure)
+{
+    const struct coordinator_member *m = &c->members[cause->member];
+    struct failure_event event;
+    char text[1024];
+    struct failure f = { .attempt = c->attempt, .round = c->history.round, .role = m->role, .index = m->index,
+                         .class = decision->class, .time_ms = wall_ms, .lost_steps = lost_steps(c) };
+
+    cause_event(c, cause, &event, text);
+    f.has_exit = event.has_exit;
+    f.exit_code = event.exit_code;
+    f.signal = event.signal;
+    (void)snprintf(f.reason, sizeof f.reason, "%s", event.reason);
+    (void)snprintf(f.message, sizeof f.message, "%s", text);
+    *ret_failure = f;
+}

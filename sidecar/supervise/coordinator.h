@@ -1,0 +1,146 @@
+/*
+ * coordinator.h — what rank 0's sidecar decides for the whole job: when a round forms, starts and ends, what was the first
+ * cause of its end, and what follows. The order of things is in docs/internals/processes.md.
+ *
+ * Pure: coordinator_step(state, event, now) → outputs that hub.c carries out. No clock, no I/O; tests run on virtual time.
+ * The same events in the same order give the same outputs.
+ */
+#ifndef SUPERVISE_COORDINATOR_H
+#define SUPERVISE_COORDINATOR_H
+
+#include "sidecar/supervise/message.h"
+
+#define SETTLE_DIRECT_MS 30     /* after an end that explains itself: others that ended at the same moment may have been first */
+#define SETTLE_INDIRECT_MS 300  /* after the sign of a loss alone: its cause may be on its way */
+#define STOP_GRACE_MS 2000      /* SIGTERM to SIGKILL, at ABORT */
+#define SAVE_LIMIT_MS 60000     /* longest wait for the last checkpoint before RELEASE */
+
+enum coordinator_phase {
+    COORDINATOR_GATHER,   /* until every member is there and none runs a process */
+    COORDINATOR_CLAIM,    /* the checkpoint engine agrees on the step to restore */
+    COORDINATOR_FORM,     /* until every ring member's engine has formed */
+    COORDINATOR_RUN,
+    COORDINATOR_SETTLE,   /* the round has ended; looking for the first cause */
+    COORDINATOR_SAVE,     /* all are done; the last checkpoint is being committed */
+    COORDINATOR_OVER,     /* released */
+    COORDINATOR_GAVE_UP,  /* the member whose process failed leaves with its code; the reconciler ends the job */
+    COORDINATOR_HANDED,   /* a pod has to be made anew: the reconciler does it */
+    COORDINATOR_STOPPED,  /* by command */
+    COORDINATOR_STALE,    /* a newer attempt is at work */
+};
+const char *coordinator_phase_name(enum coordinator_phase phase);
+
+struct coordinator_member {
+    char name[PEER_MEMBER_MAX], host[256];
+    enum job_role role;
+    int32_t index, rank, port;
+    bool joined, formed, released, ignored; /* ignored: failed, and the job goes on without it */
+    cJSON *holdings;
+    struct trainer_view trainer;
+    struct progress_view progress;
+    int64_t restart_at_ms;            /* alone; 0 = not wanted */
+    bool start_wanted;                /* its time had come while it was not there */
+};
+
+enum cause_kind { CAUSE_NONE, CAUSE_EXIT, CAUSE_LAUNCHER_LOST, CAUSE_MEMBER_LOST, CAUSE_RING_LOST };
+
+struct cause {
+    enum cause_kind kind;
+    int32_t member;
+    bool direct;                      /* explains itself; else a consequence is likely */
+    int64_t at_ms;
+    char text[256];
+};
+
+struct coordinator {
+    const struct training_job *policy; /* kept */
+    char job_uid[PEER_UID_MAX];
+    int32_t attempt, world, count;
+    bool group;                       /* job_restarts_as_group */
+    int64_t form_timeout_ms;
+    struct coordinator_member *members; /* by rank, then those outside the ring */
+
+    enum coordinator_phase phase;
+    uint64_t fence;                   /* of the round that forms, runs or ran last; 0 = none in this process's life */
+    struct history history;
+    int32_t seen_round;               /* highest that any member has seen */
+    struct cause cause;
+    int32_t culprit;                  /* GAVE_UP, HANDED: whose pod ends; -1 = none */
+    bool claiming;                    /* a claim is under way; one at a time */
+    int64_t deadline_ms;              /* of the phase; 0 = none */
+    int64_t gather_from_ms;           /* back-off before the next round */
+    int64_t form_backoff_ms;
+    struct checkpoint_restore restore;
+    bool self_test_ok; double form_seconds; int64_t formed_wall_ms;
+    int64_t committed_step, committed_wall_ms; char committed_uri[512];
+    bool progressed;                  /* a step was committed since the last failure */
+    int64_t failed_at_step;           /* highest step before the last failure, -1 = none: for lost_steps */
+};
+
+enum coordinator_event_kind {
+    EVENT_JOIN, EVENT_LOST, EVENT_TRAINER, EVENT_RING, EVENT_PROGRESS, EVENT_CLAIMED, EVENT_COMMITTED, EVENT_COMMAND, EVENT_TICK,
+};
+
+struct coordinator_event {
+    enum coordinator_event_kind kind;
+    int32_t member;
+    struct join *join;                /* holdings are taken */
+    const struct trainer_view *trainer;
+    const struct ring_view *ring;
+    const struct progress_view *progress;
+    const char *text;                 /* LOST: why; COMMITTED: uri */
+    int64_t step;                     /* COMMITTED */
+    const struct checkpoint_restore *restore; /* CLAIMED */
+    const struct error *why;          /* CLAIMED: NULL = well */
+    uint64_t newest_epoch;            /* CLAIMED */
+    enum report_command command;
+    int64_t grace_ms;
+};
+
+struct coordinator_now { int64_t mono_ms, wall_ms; };
+
+enum coordinator_output_kind {
+    OUTPUT_CLAIM,    /* checkpoint_claim(fence) with the ring members' holdings */
+    OUTPUT_FORM,     /* to one member (alone), or to all (member -1) */
+    OUTPUT_START, OUTPUT_ABORT, OUTPUT_RELEASE, OUTPUT_LEAVE, OUTPUT_COMMAND, /* to one member, or to all */
+    OUTPUT_HISTORY,  /* to all: it has changed outside a forming */
+    OUTPUT_REPORT,   /* something of weight changed: report at once */
+};
+
+struct coordinator_output {
+    enum coordinator_output_kind kind;
+    int32_t member;      /* -1: all that have joined */
+    int32_t exit_code;   /* LEAVE */
+    int64_t grace_ms;    /* ABORT, COMMAND */
+    enum report_command command;
+    char text[256];      /* ABORT: why, for the people who read the trainers' errors */
+};
+
+struct coordinator_outputs { struct coordinator_output *items; size_t count, cap; };
+
+/* `members` are the names in the order of RINGMASTER_MEMBERS; those of chief, master and worker form the ring. */
+MUST_CHECK int coordinator_init(struct coordinator *c, const struct training_job *policy, const char *job_uid, int32_t attempt,
+                                const char *const *members, size_t count, const struct restart_counters *counters,
+                                struct error *e);
+void coordinator_release(struct coordinator *c);
+int32_t coordinator_find(const struct coordinator *c, const char *member); /* -1: not of this job */
+
+/* Appends to *outputs. */
+void coordinator_step(struct coordinator *c, const struct coordinator_event *event, const struct coordinator_now *now,
+                      struct coordinator_outputs *outputs);
+int64_t coordinator_deadline(const struct coordinator *c); /* when to send the next TICK, monotonic; INT64_MAX = never */
+void outputs_release(struct coordinator_outputs *o);
+
+/* The whole state as the reconciler reads it. Its lists are owned by the caller (report_release). */
+void coordinator_report(const struct coordinator *c, const struct coordinator_now *now, struct coordinator_report *ret);
+
+/* "worker-3" → role and index. */
+bool member_parse(const char *name, enum job_role *ret_role, int32_t *ret_index);
+
+/* cause.c: which sign was first, and what it means for restart_decide. */
+bool cause_is_better(const struct cause *a, const struct cause *b, const struct coordinator *c); /* a rather than b */
+void cause_event(const struct coordinator *c, const struct cause *cause, struct failure_event *ret_event, char ret_text[1024]);
+void cause_failure(const struct coordinator *c, const struct cause *cause, const struct restart_decision *decision,
+                   int64_t wall_ms, struct failure *ret_failure);
+
+#endif

@@ -1,0 +1,32 @@
+/*
+ * step.h — what the parts of the coordinator's core (coordinator.c, verdict.c) share while they work on one event. Not for
+ * anybody else.
+ */
+#ifndef SUPERVISE_STEP_H
+#define SUPERVISE_STEP_H
+
+#include "sidecar/supervise/coordinator.h"
+
+struct step {
+    struct coordinator *c;
+    const struct coordinator_now *now;
+    struct coordinator_outputs *out;
+};
+
+/* coordinator.c */
+struct coordinator_output *step_emit(struct step *s, enum coordinator_output_kind kind, int32_t member);
+void step_enter(struct step *s, enum coordinator_phase phase, int64_t limit_ms);
+void step_abort(struct step *s, int32_t member, const char *text);
+void step_leave(struct step *s, int32_t member);
+void step_gather(struct step *s, int64_t delay_ms);
+bool step_all_done(const struct coordinator *c);
+
+/* verdict.c */
+void verdict_consider(struct step *s, const struct cause *cause);  /* a sign that the round is over */
+void verdict_conclude(struct step *s);                             /* the first cause is known */
+void verdict_alone(struct step *s, const struct cause *cause);     /* no other member is touched: nothing has to settle */
+struct cause verdict_exit_cause(struct step *s, int32_t member);   /* what its trainer's end looks like */
+void verdict_give_up(struct step *s, const char *reason, const char *message);
+void verdict_explain_restart(struct step *s);                      /* once all have joined a coordinator that has just begun */
+
+#endif
