@@ -4,6 +4,10 @@
  * plan = reconcile(job, status, observed, now). Same inputs, same plan. It cannot fail: a spec that cannot run gives a plan
  * whose status says so. After a plan has been carried out, the next plan for what is then observed is empty.
  *
+ * A failed pod is decided about once: either attempt is raised, which makes every pod of before stale, or the pod's uid is in
+ * status.failures and the pod alone is replaced. All pods of an attempt that were once there are expected to stay (condition
+ * PodsReady, which falls only by a decision): one that vanishes after that is a failure, before that it is simply created.
+ *
  * Decide, record, then act: a decision that spends budget or ends the job appears in plan.status with no action that
  * touches pods in the same plan ("write-ahead": plan.record_first); the shell stores the status, then calls again.
  * Terminal states are final: no pod is ever created for a job whose phase is Succeeded or Failed.
@@ -16,6 +20,8 @@
 
 enum pod_phase { POD_PENDING, POD_RUNNING, POD_SUCCEEDED, POD_FAILED, POD_UNKNOWN };
 
+/* ready: what has to be up before the group can start is (containers ready; with the local runner: both processes live).
+ * deleting: its end was asked for, by whomever. uid is never empty and never used twice. */
 struct pod_view {
     enum job_role role; int32_t index, attempt;
     enum pod_phase phase;

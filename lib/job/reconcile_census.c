@@ -1,0 +1,115 @@
+/*
+ * Who is there: the pods that were observed, put beside the replicas that the spec asks for.
+ */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "job/reconcile_parts.h"
+
+static int32_t replicas_of(const struct training_job *job, enum job_role role)
+{
+    return job->spec.roles[role].present ? job->spec.roles[role].replicas : 0;
+}
+
+static bool has_a_place(const struct pass *p, const struct pod_view *pod)
+{
+    return pod->attempt == p->status->attempt && pod->index >= 0 && pod->index < replicas_of(p->job, pod->role);
+}
+
+static struct slot *slot_of(const struct pass *p, const struct pod_view *pod)
+{
+    return &p->census.slots[job_ordinal(p->job, pod->role, pod->index)];
+}
+
+bool pod_is_leftover(const struct pass *p, const struct pod_view *pod)
+{
+    return !has_a_place(p, pod) || slot_of(p, pod)->pod != pod;
+}
+
+bool pod_is_live(const struct pod_view *pod)
+{
+    return pod->phase != POD_SUCCEEDED && pod->phase != POD_FAILED;
+}
+
+static void make_slots(struct pass *p)
+{
+    struct census *c = &p->census;
+
+    c->slots = xcalloc((size_t)job_replicas(p->job) + 1, sizeof *c->slots);
+    for (enum job_role r = 0; r < ROLE_COUNT; r++) {
+        for (int32_t i = 0; i < replicas_of(p->job, r); i++)
+            c->slots[c->slot_count++] = (struct slot){ .role = r, .index = i };
+    }
+}
+
+static void count_slot(struct census *c, const struct slot *s)
+{
+    struct role_status *role = &c->roles[s->role];
+    const struct pod_view *pod = s->pod;
+
+    role->replicas++;
+    if (pod == NULL) {
+        c->missing[s->role]++;
+        return;
+    }
+    role->active += pod->phase == POD_RUNNING && !pod->deleting;
+    role->ready += pod->phase == POD_RUNNING && pod->ready && !pod->deleting;
+    role->succeeded += pod->phase == POD_SUCCEEDED && !pod->deleting;
+    role->failed += pod->phase == POD_FAILED;
+}
+
+void census_take(struct pass *p)
+{
+    struct census *c = &p->census;
+
+    make_slots(p);
+    for (size_t i = 0; i < p->seen->pod_count; i++) {
+        const struct pod_view *pod = &p->seen->pods[i];
+        c->from_the_future |= pod->attempt > p->status->attempt;
+        if (!has_a_place(p, pod)) {
+            c->leftover_count++;
+            continue;
+        }
+        struct slot *s = slot_of(p, pod);
+        if (s->pod != NULL)
+            c->leftover_count++; /* one of two with the same name: the one that stays is not on its way out */
+        if (s->pod == NULL || (s->pod->deleting && !pod->deleting))
+            s->pod = pod;
+    }
+    for (int32_t i = 0; i < c->slot_count; i++)
+        count_slot(c, &c->slots[i]);
+    for (enum job_role r = 0; r < ROLE_COUNT; r++)
+        c->missing_are_done[r] = c->missing[r] > 0 && p->before->roles[r].succeeded - c->roles[r].succeeded >= c->missing[r];
+}
+
+void census_release(struct census *c)
+{
+    free(c->slots);
+    c->slots = NULL;
+}
+
+bool slot_is_done(const struct pass *p, const struct slot *s)
+{
+    if (s->pod == NULL)
+        return p->census.missing_are_done[s->role];
+    return s->pod->phase == POD_SUCCEEDED && !s->pod->deleting;
+}
+
+/* What has succeeded stays counted while the attempt lasts, when its pod is collected too. */
+void count_replicas(struct pass *p)
+{
+    bool over = phase_is_final(p->before->phase);
+
+    for (enum job_role r = 0; r < ROLE_COUNT; r++) {
+        struct role_status *to = &p->status->roles[r];
+        const struct role_status *now = &p->census.roles[r];
+        if (p->counts_are_old) {
+            to->active = to->ready = to->succeeded = to->failed = 0;
+            continue;
+        }
+        to->active = now->active;
+        to->ready = now->ready;
+        to->succeeded = now->succeeded > to->succeeded ? now->succeeded : to->succeeded;
+        to->failed = over && to->failed > now->failed ? to->failed : now->failed;
+    }
+}
