@@ -55,6 +55,13 @@ int command_usage(const char *name, const struct error *e)
     return COMMAND_USAGE;
 }
 
+int command_bad_manifest(const char *name, const struct error *e, const char *report)
+{
+    if (report)
+        fputs(report, stderr);
+    return command_fail(name, COMMAND_USAGE, e);
+}
+
 enum command_exit command_code(const struct error *e)
 {
     return e->kind == ERROR_INVALID ? COMMAND_USAGE : COMMAND_CANNOT_RUN;

@@ -34,6 +34,7 @@ static void observe_ring(const struct training_job *job, const struct coordinato
 {
     struct buf members = BUF_INIT(sizeof latest->ring.members - 8);
     int64_t most = -1;
+    bool cut = false;
     latest->ring.set = r->formed;
     latest->ring.size = job_world_size(job);
     latest->ring.self_test_ok = r->self_test_ok;
@@ -49,10 +50,12 @@ static void observe_ring(const struct training_job *job, const struct coordinato
         }
         if (m->busbw_gbps > latest->ring.busbw_gbps)
             latest->ring.busbw_gbps = m->busbw_gbps;
-        if (members.len + strlen(m->member) + 8 < members.max)
+        if (!cut && members.len + strlen(m->member) + 8 < members.max) {
             buf_addf(&members, "%s%s", members.len ? "," : "", m->member);
-        else if (members.max && members.text[members.len - 1] != '.')
+        } else if (!cut) {
             buf_add(&members, ",...");
+            cut = true;
+        }
     }
     snprintf(latest->ring.members, sizeof latest->ring.members, "%s", buf_text(&members));
     buf_release(&members);
@@ -91,7 +94,7 @@ void observe_give_up(const struct coordinator_report *report, struct pod_view *p
         return;
     for (size_t k = 0; k < COUNT(TOLD); k++)
         for (size_t i = 0; i < count; i++)
-            if (strcmp(report->gave_up_reason, TOLD[k]) == 0 && pods[i].phase == POD_FAILED && pods[i].exit_code == 137)
+            if (strcmp(report->give_up_reason, TOLD[k]) == 0 && pods[i].phase == POD_FAILED && pods[i].exit_code == 137)
                 snprintf(pods[i].reason, sizeof pods[i].reason, "%s", TOLD[k]);
 }
 

@@ -382,6 +382,51 @@ int view_format(const struct view *v, const struct view_style *style, struct buf
     return lines;
 }
 
+static const struct view_member *same_member(const struct view *v, const struct view_member *m)
+{
+    for (size_t i = 0; i < v->member_count; i++)
+        if (strcmp(v->members[i].member, m->member) == 0)
+            return &v->members[i];
+    return NULL;
+}
+
+void view_changes(const struct view *before, const struct view *now, struct buf *out)
+{
+    if (before->phase != now->phase || before->attempt != now->attempt || before->round != now->round ||
+        before->ring_size != now->ring_size) {
+        buf_addf(out, "%s: %s, attempt %d round %d", now->job, phase_name(now->phase), now->attempt, now->round);
+        if (now->ring_size > 0)
+            buf_addf(out, ", ring of %d", now->ring_size);
+        buf_add(out, "\n");
+    }
+    for (size_t i = 0; i < now->member_count; i++) {
+        const struct view_member *m = &now->members[i], *was = same_member(before, m);
+        if (was && was->phase && strcmp(was->phase, m->phase) != 0)
+            buf_addf(out, "%s: %s %s\n", now->job, m->member, m->phase);
+        if (was && m->restarts > was->restarts)
+            buf_addf(out, "%s: %s was started again (%d)\n", now->job, m->member, m->restarts);
+    }
+    if (now->checkpoint_step > before->checkpoint_step)
+        buf_addf(out, "%s: checkpoint of step %lld committed\n", now->job, (long long)now->checkpoint_step);
+}
+
+int view_rows(const char *text, int width)
+{
+    int rows = 0, column = 0;
+    for (const char *p = text; *p; p++) {
+        if (*p == '\033') {
+            while (p[1] && *p != 'm')
+                p++;
+        } else if (*p == '\n') {
+            rows += column > width && width > 0 ? (column + width - 1) / width : 1;
+            column = 0;
+        } else if (((unsigned char)*p & 0xc0) != 0x80) {
+            column++;
+        }
+    }
+    return rows;
+}
+
 void view_log_prefix(const char *member, int width, bool color, struct buf *out)
 {
     static const char *const COLORS[] = { "\033[36m", "\033[33m", "\033[32m", "\033[35m", "\033[34m", "\033[96m", "\033[93m",

@@ -60,6 +60,12 @@ int view_table(const struct view *v, const struct view_style *style, struct buf 
 /* One line without a newline: "step 120/600 (20 %)  loss 0.4321  41.2 steps/s  eta 12 s". Empty when nothing is known. */
 void view_progress_line(const struct view *v, struct buf *out);
 
+/* What changed from `before` to `now`, a line each, for an output that is no terminal: phases, rounds, restarts. */
+void view_changes(const struct view *before, const struct view *now, struct buf *out);
+
+/* Rows that printed text takes on a terminal of this width, escape sequences not counted. */
+int view_rows(const char *text, int width);
+
 /* "1 h 02 min", "3 min 20 s", "12 s", "0.8 s". */
 #define VIEW_DURATION_MAX 32
 const char *view_duration(int64_t ms, char ret[VIEW_DURATION_MAX]);
