@@ -38,7 +38,7 @@ BANNED = {
 
 # The environment is read in one place per program; the client library has no option table, it is configured by it.
 GETENV_ALLOWED = ("lib/base/opt.c", "client/")
-GETENV_FILES = re.compile(r"(^|/)(environment|term|terminal|options|main)\.c$")
+GETENV_FILES = re.compile(r"(^|/)(environment|terminal|screen)\.c$")
 
 COMMENT_OR_TEXT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 CALL = re.compile(r"(?<![\w.>])(\w+)\s*\(")
