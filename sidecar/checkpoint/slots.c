@@ -106,7 +106,7 @@ static int slot_take_over(struct slot *k, uint32_t index, int32_t rank, struct e
     if (whole && slot_map(k, e) != 0)
         return -1;
     if (!whole || k->control->magic != SLOT_MAGIC || k->control->version != SHM_VERSION || k->control->slot != index ||
-        k->control->slot_bytes != (uint64_t)st.st_size - SLOT_CONTROL_BYTES) {
+        k->control->slot_bytes > (uint64_t)st.st_size - SLOT_CONTROL_BYTES) {
         log_warn("checkpoint slot is not one of ours and is made anew", KV("path", k->path));
         slot_release(k);
         return unlink(k->path) == 0 ? 0 : error_errno(e, "remove %s", k->path);
@@ -177,27 +177,57 @@ static int slot_make(struct slot *k, uint32_t index, struct error *e)
     return 0;
 }
 
-int slots_ensure(struct slots *s, uint64_t image_bytes, uint64_t *ret_slot_bytes, struct error *e)
+static uint64_t rounded(uint64_t image_bytes)
+{
+    return (image_bytes + ROUND - 1) / ROUND * ROUND;
+}
+
+int slots_prepare(struct slots *s, uint64_t image_bytes, uint64_t *ret_missing, struct error *e)
 {
     if (image_bytes == 0 || image_bytes > SLOTS_MAX_IMAGE)
         return error_set(e, ERROR_INVALID, "checkpoint image of %" PRIu64 " bytes: expected 1 to %llu", image_bytes, SLOTS_MAX_IMAGE);
-    uint64_t bytes = (image_bytes + ROUND - 1) / ROUND * ROUND;
+    uint64_t missing = 0;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
         struct slot *k = &s->slot[i];
+        struct stat st;
         if (k->fd < 0 && slot_make(k, i, e) != 0)
             return -1;
-        if (k->control->slot_bytes >= bytes)
-            continue;
-        int error = posix_fallocate(k->fd, 0, (off_t)(SLOT_CONTROL_BYTES + bytes));
-        if (error != 0) {
-            /* What was there before stays usable, at its old size. */
-            (void)ftruncate(k->fd, (off_t)(SLOT_CONTROL_BYTES + k->control->slot_bytes));
-            return no_room(k->path, bytes, error, e);
-        }
-        k->control->slot_bytes = bytes;
+        if (fstat(k->fd, &st) != 0)
+            return error_errno(e, "look at %s", k->path);
+        uint64_t want = SLOT_CONTROL_BYTES + rounded(image_bytes);
+        missing += (uint64_t)st.st_size < want ? want - (uint64_t)st.st_size : 0;
     }
-    uint64_t least = s->slot[0].control->slot_bytes < s->slot[1].control->slot_bytes ? s->slot[0].control->slot_bytes
-                                                                                   : s->slot[1].control->slot_bytes;
+    *ret_missing = missing;
+    return 0;
+}
+
+int slot_allocate(int fd, const char *path, uint64_t image_bytes, struct error *e)
+{
+    int error;
+    do
+        error = posix_fallocate(fd, 0, (off_t)(SLOT_CONTROL_BYTES + rounded(image_bytes)));
+    while (error == EINTR);
+    return error == 0 ? 0 : no_room(path, rounded(image_bytes), error, e);
+}
+
+int slots_ensure(struct slots *s, uint64_t image_bytes, uint64_t *ret_slot_bytes, struct error *e)
+{
+    uint64_t missing, least = UINT64_MAX;
+    if (slots_prepare(s, image_bytes, &missing, e) != 0)
+        return -1;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+        struct slot *k = &s->slot[i];
+        if (k->control->slot_bytes < rounded(image_bytes)) {
+            if (slot_allocate(k->fd, k->path, image_bytes, e) != 0) {
+                /* What was there before stays usable, at its old size. */
+                if (ftruncate(k->fd, (off_t)(SLOT_CONTROL_BYTES + k->control->slot_bytes)) != 0)
+                    return error_wrap(e, "and %s cannot be cut back", k->path);
+                return -1;
+            }
+            k->control->slot_bytes = rounded(image_bytes);
+        }
+        least = k->control->slot_bytes < least ? k->control->slot_bytes : least;
+    }
     *ret_slot_bytes = least;
     return 0;
 }
@@ -219,16 +249,21 @@ int slots_accept(struct slots *s, uint32_t slot, struct checkpoint_id id, uint64
                          (uint64_t)c->fence, (uint64_t)c->image_bytes, id.step, id.epoch, image_bytes);
     if (image_bytes > c->slot_bytes)
         return error_set(e, ERROR_INVALID, "slot %u: image of %" PRIu64 " bytes in a slot of %" PRIu64, slot, image_bytes, c->slot_bytes);
-    if (check_image(k->fd, k->path, image_bytes, e) != 0) {
-        c->state = SLOT_EMPTY;
+    if (check_image(k->fd, k->path, image_bytes, e) != 0)
         return -1;
-    }
     c->seal_world = 0; /* no seal while it is being changed */
     c->seal_fence = id.epoch;
     c->seal_step = (uint64_t)id.step;
     c->seal_rank = (uint32_t)rank;
     c->seal_world = (uint32_t)world;
     return 0;
+}
+
+void slots_reject(struct slots *s, uint32_t slot)
+{
+    struct slot_control *c = slot < SLOT_COUNT ? s->slot[slot].control : NULL;
+    if (c != NULL && c->state == SLOT_STAGED && !sealed(c))
+        c->state = SLOT_EMPTY;
 }
 
 void slots_drop_unfinished(struct slots *s)

@@ -30,11 +30,17 @@ struct slots { struct slot slot[SLOT_COUNT]; };
 
 /* Takes over what an earlier sidecar has left for this rank. `dir` must exist. */
 MUST_CHECK int slots_open(struct slots *s, const char *dir, int32_t rank, struct error *e);
+/* Bytes of memory that slots_ensure would have to allocate. Files are made (empty) where there are none. */
+MUST_CHECK int slots_prepare(struct slots *s, uint64_t image_bytes, uint64_t *ret_missing, struct error *e);
+/* Allocates one slot's pages, ahead of slots_ensure; touches nothing but the file, so it may run on another thread. */
+MUST_CHECK int slot_allocate(int fd, const char *path, uint64_t image_bytes, struct error *e);
 MUST_CHECK int slots_ensure(struct slots *s, uint64_t image_bytes, uint64_t *ret_slot_bytes, struct error *e);
 void slots_close(struct slots *s); /* the files stay */
 
-/* The trainer says that a slot holds a complete image: control page, header and bounds are checked, and it is sealed. */
+/* The trainer says that a slot holds a complete image: control page, header and bounds are checked, and it is sealed.
+ * When it is not taken, slots_reject gives the slot back. */
 MUST_CHECK int slots_accept(struct slots *s, uint32_t slot, struct checkpoint_id id, uint64_t image_bytes, int32_t world, int32_t rank, struct error *e);
+void slots_reject(struct slots *s, uint32_t slot); /* staged and not sealed: EMPTY again */
 void slots_drop_unfinished(struct slots *s); /* WRITING without a writer */
 
 /* What a slot holds, sealed; false: nothing. */

@@ -259,7 +259,7 @@ static int retire(const struct store *s, const struct generation *g, struct erro
 }
 
 /* First out of the way in one step, so that a removal that is cut short leaves nothing that looks like a generation. */
-static int remove_generation(const struct store *s, const struct generation *g, struct error *e)
+int store_remove(const struct store *s, const struct generation *g, struct error *e)
 {
     auto_free char *dir = NULL;
     store_generation_path(s, g, &dir);
@@ -334,7 +334,7 @@ static int carry_out(const struct store *s, const struct store_generation *g, en
     }
     if (is_newest(s, head, e) != 0)
         return -1;
-    return verdict == RETENTION_RETIRE ? retire(s, &g->generation, e) : remove_generation(s, &g->generation, e);
+    return verdict == RETENTION_RETIRE ? retire(s, &g->generation, e) : store_remove(s, &g->generation, e);
 }
 
 int store_tidy(const struct store *s, const struct lineage *l, int32_t keep_last, store_wanted_fn *wanted, void *ctx, struct error *e)

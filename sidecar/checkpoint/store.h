@@ -63,6 +63,8 @@ MUST_CHECK int store_open_image(const struct store *s, const struct generation *
 /* Marks a generation BAD or ABORTED, with the reason for a person. Marked already is fine. */
 MUST_CHECK int store_mark(const struct store *s, const struct generation *g, const char *marker, const char *reason, struct error *e);
 
+MUST_CHECK int store_remove(const struct store *s, const struct generation *g, struct error *e);
+
 /* One pass of retention, and leftovers of crashed writers removed. `wanted` is asked for each generation. Stops with GONE when a
  * newer epoch than the lineage's is claimed. */
 typedef bool store_wanted_fn(void *ctx, struct checkpoint_id id);

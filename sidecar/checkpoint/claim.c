@@ -1,0 +1,184 @@
+/* claim.c — a coordinator takes an epoch on the volume, settles what its predecessors left, and agrees on the base. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crypto.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sidecar/checkpoint/internal.h"
+#include "wire/peer.h"
+
+/* A full disk must not keep a job from forming; anything else that is wrong with the volume must be told. */
+static bool is_full(const struct error *e)
+{
+    return e->os_errno == ENOSPC || e->os_errno == EDQUOT;
+}
+
+static int check_fence(uint64_t fence, uint64_t newest, struct error *e)
+{
+    if (newest < fence)
+        return 0;
+    if (FENCE_ATTEMPT(newest) > FENCE_ATTEMPT(fence))
+        return error_set(e, ERROR_GONE, "attempt %" PRIu32 " of this job has claimed the checkpoints; this is attempt %" PRIu32
+                         " and must stop", FENCE_ATTEMPT(newest), FENCE_ATTEMPT(fence));
+    return error_set(e, ERROR_CONFLICT, "round %" PRIu32 " of attempt %" PRIu32 " has claimed the checkpoints; round %" PRIu32
+                     " is too low", FENCE_ROUND(newest), FENCE_ATTEMPT(newest), FENCE_ROUND(fence));
+}
+
+static int take_epoch(const struct store *s, const char *member, uint64_t fence, int32_t world, char ret_nonce[LAYOUT_NONCE_MAX],
+                      struct error *e)
+{
+    uint8_t nonce[(LAYOUT_NONCE_MAX - 1) / 2];
+    if (crypto_random(nonce, sizeof(nonce), e) != 0)
+        return -1;
+    crypto_hex(nonce, sizeof(nonce), ret_nonce);
+    return store_claim(s, fence, member, ret_nonce, world, e);
+}
+
+/* A generation of the history to which only COMMIT is missing gets it: its coordinator died between the last vote and there. */
+static void finish(const struct store *s, struct store_generation *g, const struct lineage *l, int32_t world, uint64_t fence)
+{
+    struct error e = ERROR_INIT;
+    struct step_key key = { .generation = g->generation, .world = world };
+    if (g->state != GENERATION_OPEN || g->bad || !lineage_visible(l, g->generation.id))
+        return;
+    memcpy(key.job, s->job, sizeof(key.job));
+    if (store_commit(s, &key, fence, &e) == 0) {
+        g->state = GENERATION_COMMITTED;
+        log_info("checkpoint committed that a coordinator before this one had left", KVI("step", g->generation.id.step));
+    } else {
+        log_debug("checkpoint left by a coordinator before this one is not complete", KVI("step", g->generation.id.step),
+                  KV("reason", e.text));
+    }
+}
+
+/* The newest committed one of the history that the reader's rule accepts; those before it that are damaged are marked. */
+static int newest_good(const struct store *s, const struct store_scan *scan, const struct lineage *l, struct holding *ret_holding,
+                       bool *ret_found, struct error *e)
+{
+    *ret_found = false;
+    for (size_t i = 0; i < scan->count && !*ret_found; i++) {
+        const struct store_generation *g = &scan->generations[i];
+        struct step_key key;
+        auto_free struct manifest_entry *entries = NULL;
+        struct error why = ERROR_INIT;
+        if (g->state != GENERATION_COMMITTED || g->bad || !lineage_visible(l, g->generation.id))
+            continue;
+        if (store_check(s, &g->generation, &key, &entries, &why) == 0) {
+            *ret_holding = (struct holding){ .id = g->generation.id, .world = key.world };
+            *ret_found = true;
+        } else if (why.kind == ERROR_INVALID) {
+            log_error_from("checkpoint is damaged, an older one is used", &why, KVI("step", g->generation.id.step));
+            if (store_mark(s, &g->generation, LAYOUT_BAD, why.text, &why) != 0)
+                log_warn_from("damaged checkpoint not marked", &why, KVI("step", g->generation.id.step));
+        } else if (why.kind != ERROR_NOT_FOUND) {
+            *e = why; /* a volume that cannot be read: going back in history because of it would lose steps */
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* The history is the newer of what the members remember and what the volume says; what it lacks is finished, then read. */
+static int settle(const struct store *s, struct claim *claim, bool claimed, struct holding *ret_volume, size_t *ret_count, struct error *e)
+{
+    auto_scan struct store_scan scan = { .generations = NULL };
+    bool found;
+    if (store_scan(s, &scan, e) != 0)
+        return -1;
+    lineage_adopt(&claim->known, &scan.lineage);
+    if (claimed)
+        for (size_t i = 0; i < scan.count; i++)
+            finish(s, &scan.generations[i], &claim->known, claim->world, claim->fence);
+    if (newest_good(s, &scan, &claim->known, ret_volume, &found, e) != 0)
+        return -1;
+    *ret_count = found;
+    return 0;
+}
+
+static int choose(struct claim *claim, const struct holding *volume, size_t volume_count, struct error *e)
+{
+    struct holding base;
+    enum agreement result = agree(volume, volume_count, claim->by_rank, claim->world, &claim->known, &base);
+    if (result == AGREE_OTHER_WORLD)
+        return error_set(e, ERROR_INVALID, "the newest checkpoint, step %" PRId64 ", was saved by %" PRId32 " ranks, this job has %" PRId32
+                         ": resharding is not available; set the number of replicas back to %" PRId32
+                         ", or give the job an empty checkpoint directory to start over", base.id.step, base.world, claim->world, base.world);
+    claim->ret_restore = (struct checkpoint_restore){ .found = result == AGREE_STEP };
+    if (result == AGREE_STEP) {
+        claim->ret_restore.step = base.id.step;
+        claim->ret_restore.epoch = base.id.epoch;
+        claim->ret_restore.world = base.world;
+        claim->ret_on_volume = volume_count > 0 && checkpoint_id_equal(volume[0].id, base.id);
+    }
+    lineage_push(&claim->known, claim->fence, result == AGREE_STEP ? &base.id : NULL);
+    return 0;
+}
+
+int claim_run(const struct store *s, struct claim *claim, uint64_t *claimed_epoch, char claimed_nonce[LAYOUT_NONCE_MAX], struct error *e)
+{
+    struct holding volume;
+    size_t volume_count = 0;
+    char nonce[LAYOUT_NONCE_MAX];
+    bool claimed = false;
+    for (int32_t rank = 0; rank < claim->world; rank++)
+        lineage_adopt(&claim->known, &claim->by_rank[rank].lineage);
+    claim->ret_newest_epoch = lineage_head(&claim->known);
+    if (s != NULL) {
+        uint64_t newest;
+        if (store_newest_claim(s, &newest, e) != 0)
+            return -1;
+        if (newest > claim->ret_newest_epoch)
+            claim->ret_newest_epoch = newest;
+    }
+    if (check_fence(claim->fence, claim->ret_newest_epoch, e) != 0)
+        return -1;
+    if (s != NULL) {
+        *claimed_epoch = 0;
+        claimed = take_epoch(s, claim->member, claim->fence, claim->world, nonce, e) == 0;
+        if (!claimed && !is_full(e))
+            return -1;
+        /* What is there is looked at only now: who claims later sees what we do, who claimed before sees that we did. */
+        if (settle(s, claim, claimed, &volume, &volume_count, e) != 0)
+            return -1;
+    }
+    if (choose(claim, &volume, volume_count, e) != 0)
+        return -1;
+    claim->ret_newest_epoch = claim->fence;
+    if (claimed)
+        memcpy(claimed_nonce, nonce, LAYOUT_NONCE_MAX);
+    if (claimed && store_base(s, nonce, claim->world, &claim->known, e) != 0) {
+        if (!is_full(e))
+            return -1;
+        claimed = false;
+    }
+    if (s != NULL && !claimed)
+        log_warn_from("checkpoint volume is full: this round saves in memory only until there is room", e, KV("dir", s->root));
+    if (claimed)
+        *claimed_epoch = claim->fence;
+    return 0;
+}
+
+int claim_late(const struct store *s, const char *member, int32_t world, const struct lineage *l, uint64_t *claimed_epoch,
+               char claimed_nonce[LAYOUT_NONCE_MAX], struct error *e)
+{
+    uint64_t newest, fence = lineage_head(l);
+    char nonce[LAYOUT_NONCE_MAX];
+    if (store_newest_claim(s, &newest, e) != 0)
+        return -1;
+    /* The claim itself may have been written before the disk was full at the base. */
+    if (newest > fence)
+        return check_fence(fence, newest, e);
+    if (newest < fence && take_epoch(s, member, fence, world, nonce, e) != 0)
+        return error_wrap(e, "epoch not claimed");
+    if (newest == fence)
+        memcpy(nonce, claimed_nonce, sizeof(nonce));
+    if (store_base(s, nonce, world, l, e) != 0)
+        return error_wrap(e, "base of the epoch not written");
+    *claimed_epoch = fence;
+    memcpy(claimed_nonce, nonce, LAYOUT_NONCE_MAX);
+    return 0;
+}

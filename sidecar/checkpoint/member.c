@@ -1,0 +1,649 @@
+/* member.c — one rank's part: slots, saves that are not decided yet, and the image to resume from. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sidecar/checkpoint/internal.h"
+#include "sidecar/checkpoint/manifest.h"
+
+#define LINEAGE_FILE "lineage.json"
+#define ALLOCATE_AT_ONCE (64u << 20) /* about 30 ms; more is done on the thread */
+
+/* ---- saves and slots -------------------------------------------------------------------------------------------------- */
+
+static struct save *find_save(struct member *m, struct checkpoint_id id)
+{
+    for (size_t i = 0; i < m->save_count; i++)
+        if (checkpoint_id_equal(m->saves[i].id, id))
+            return &m->saves[i];
+    return NULL;
+}
+
+static void drop_save(struct member *m, const struct save *save)
+{
+    size_t at = (size_t)(save - m->saves);
+    memmove(&m->saves[at], &m->saves[at + 1], (--m->save_count - at) * sizeof(m->saves[0]));
+}
+
+static bool slot_of(const struct member *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes)
+{
+    for (uint32_t i = 0; m->has_slots && i < SLOT_COUNT; i++)
+        if (slots_held(&m->slots, i, ret_holding, ret_bytes) && checkpoint_id_equal(ret_holding->id, id)) {
+            *ret_slot = i;
+            return true;
+        }
+    return false;
+}
+
+/* Gives every slot the state that follows from what is known of its step. */
+static void settle_slots(struct checkpoint *c)
+{
+    struct member *m = &c->member;
+    for (uint32_t i = 0; m->has_slots && i < SLOT_COUNT; i++) {
+        struct holding held = { .world = 0 };
+        uint64_t bytes;
+        struct slot_facts facts = { .held = slots_held(&m->slots, i, &held, &bytes), .busy = m->slot_busy[i] };
+        if (!facts.held)
+            continue; /* the trainer's, or empty */
+        facts.is_newest = m->has_newest && checkpoint_id_equal(held.id, m->newest);
+        facts.undecided = find_save(m, held.id) != NULL;
+        facts.committed = checkpoint_id_equal(m->slot_committed[i], held.id);
+        slots_set(&m->slots, i, slot_rest_state(&facts));
+    }
+}
+
+static void send_staged(struct checkpoint *c, const struct save *save)
+{
+    cJSON *message = checkpoint_message_new("staged", save->id);
+    json_put_int(message, "world", save->world);
+    json_put_int(message, "bytes", (int64_t)save->bytes);
+    c->events.send(c->events.ctx, message);
+}
+
+static void send_vote(struct checkpoint *c, const struct save *save)
+{
+    char crc[20];
+    cJSON *message = checkpoint_message_new("vote", save->id);
+    crc64_format(save->crc64nvme, crc);
+    json_put_text(message, "nonce", save->nonce);
+    json_put_int(message, "bytes", (int64_t)save->bytes);
+    json_put_text(message, "crc64nvme", crc);
+    c->events.send(c->events.ctx, message);
+}
+
+static void send_failed(struct checkpoint *c, struct checkpoint_id id, const char *text)
+{
+    cJSON *message = checkpoint_message_new("failed", id);
+    json_put_text(message, "text", text);
+    c->events.send(c->events.ctx, message);
+}
+
+/* ---- persist ---------------------------------------------------------------------------------------------------------- */
+
+struct persist_job {
+    struct worker_job job;
+    struct checkpoint *c; /* on the thread: its store alone */
+    struct step_key key;
+    int32_t rank;
+    uint32_t slot;
+    int fd;
+    uint64_t bytes;
+    struct vote vote;
+    int result;
+    struct error error;
+};
+
+static void persist_work(struct worker_job *job)
+{
+    struct persist_job *p = (struct persist_job *)job;
+    p->result = store_persist(&p->c->store, &p->key, p->rank, p->fd, SLOT_CONTROL_BYTES, p->bytes, &p->vote, &p->error);
+}
+
+static void persist_done(struct worker_job *job)
+{
+    struct persist_job *p = (struct persist_job *)job;
+    struct checkpoint *c = p->c;
+    struct member *m = &c->member;
+    struct save *save = find_save(m, p->key.generation.id);
+    m->persisting--;
+    m->slot_busy[p->slot] = false;
+    if (p->result != 0)
+        log_warn_from("checkpoint image not written", &p->error, KVI("step", p->key.generation.id.step));
+    if (save != NULL && save->phase == SAVE_PERSISTING && strcmp(save->nonce, p->key.generation.nonce) == 0) {
+        if (p->result == 0) {
+            save->phase = SAVE_VOTED;
+            save->crc64nvme = p->vote.crc64nvme;
+            send_vote(c, save);
+        } else {
+            save->phase = SAVE_STAGED;
+            send_failed(c, save->id, p->error.text);
+        }
+    }
+    settle_slots(c);
+}
+
+static void persist_release(struct worker_job *job)
+{
+    struct persist_job *p = (struct persist_job *)job;
+    vote_release(&p->vote);
+    free(p);
+}
+
+void member_persist(struct checkpoint *c, struct checkpoint_id id, const char *nonce, int32_t world)
+{
+    struct member *m = &c->member;
+    struct save *save = find_save(m, id);
+    if (save != NULL && save->phase != SAVE_STAGED && strcmp(save->nonce, nonce) == 0) {
+        if (save->phase == SAVE_VOTED)
+            send_vote(c, save); /* asked again: the coordinator is new */
+        return;
+    }
+    uint32_t slot;
+    struct holding held;
+    uint64_t bytes;
+    if (save == NULL || !slot_of(m, id, &slot, &held, &bytes) || m->slot_busy[slot] || !c->has_volume || held.world != world) {
+        send_failed(c, id, "its image is not in a slot any more");
+        return;
+    }
+    struct persist_job *p = xcalloc(1, sizeof(*p));
+    p->job = (struct worker_job){ .work = persist_work, .done = persist_done, .release = persist_release };
+    p->c = c;
+    p->key = (struct step_key){ .generation = { .id = id }, .world = world };
+    memcpy(p->key.job, c->store.job, sizeof(p->key.job));
+    (void)snprintf(p->key.generation.nonce, sizeof(p->key.generation.nonce), "%s", nonce);
+    p->rank = c->rank;
+    p->slot = slot;
+    p->fd = m->slots.slot[slot].fd;
+    p->bytes = bytes;
+    save->phase = SAVE_PERSISTING;
+    (void)snprintf(save->nonce, sizeof(save->nonce), "%s", nonce);
+    m->slot_busy[slot] = true;
+    m->persisting++;
+    settle_slots(c);
+    worker_run(m->worker, &p->job);
+}
+
+/* ---- words from the coordinator --------------------------------------------------------------------------------------- */
+
+void member_all_staged(struct checkpoint *c, struct checkpoint_id id)
+{
+    struct member *m = &c->member;
+    if (!lineage_visible(&m->lineage, id) || (m->has_newest && checkpoint_id_compare(id, m->newest) <= 0))
+        return;
+    m->has_newest = true;
+    m->newest = id;
+    settle_slots(c);
+}
+
+static void remember_committed(struct member *m, struct holding what)
+{
+    for (size_t i = 0; i < m->committed_count; i++)
+        if (checkpoint_id_equal(m->committed[i].id, what.id))
+            return;
+    if (m->committed_count == COMMITTED_MAX)
+        memmove(&m->committed[0], &m->committed[1], --m->committed_count * sizeof(m->committed[0]));
+    m->committed[m->committed_count++] = what;
+    if (what.id.step > m->committed_step)
+        m->committed_step = what.id.step;
+}
+
+void member_committed(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri)
+{
+    struct member *m = &c->member;
+    struct save *save = find_save(m, id);
+    struct holding held;
+    uint64_t bytes;
+    uint32_t slot;
+    if (!lineage_visible(&m->lineage, id))
+        return;
+    if (slot_of(m, id, &slot, &held, &bytes))
+        m->slot_committed[slot] = id;
+    if (save != NULL)
+        drop_save(m, save);
+    bool news = save != NULL || id.step > m->committed_step;
+    remember_committed(m, (struct holding){ .id = id, .world = world });
+    settle_slots(c);
+    if (news)
+        c->events.committed(c->events.ctx, id.step, uri);
+}
+
+void member_aborted(struct checkpoint *c, struct checkpoint_id id, const char *text)
+{
+    struct save *save = find_save(&c->member, id);
+    if (save == NULL)
+        return;
+    drop_save(&c->member, save);
+    settle_slots(c);
+    struct error why = ERROR_INIT;
+    (void)error_set(&why, ERROR_IO, "checkpoint of step %" PRId64 " was not committed: %s", id.step, text);
+    c->events.failed(c->events.ctx, id.step, &why);
+}
+
+/* ---- the image to resume from ----------------------------------------------------------------------------------------- */
+
+struct image_job {
+    struct worker_job job;
+    struct checkpoint *c; /* on the thread: its store alone */
+    struct checkpoint_restore restore;
+    uint64_t epoch;       /* of the round that asked */
+    int32_t rank;
+    int fd;
+    uint64_t bytes;
+    int result;
+    struct error error;
+};
+
+/* The base's generation, its image read to the end. A damaged one is marked for the next claim. */
+static int open_base(const struct store *s, const struct image_job *j, int *ret_fd, uint64_t *ret_bytes, struct error *e)
+{
+    auto_scan struct store_scan scan = { .generations = NULL };
+    struct checkpoint_id id = { j->restore.epoch, j->restore.step };
+    if (store_scan(s, &scan, e) != 0)
+        return -1;
+    for (size_t i = 0; i < scan.count; i++) {
+        const struct store_generation *g = &scan.generations[i];
+        if (!checkpoint_id_equal(g->generation.id, id) || g->state != GENERATION_COMMITTED || g->bad)
+            continue;
+        if (store_open_image(s, &g->generation, j->rank, j->restore.world, ret_fd, ret_bytes, e) == 0)
+            return 0;
+        struct error why = ERROR_INIT;
+        if (e->kind == ERROR_INVALID && store_mark(s, &g->generation, LAYOUT_BAD, e->text, &why) != 0)
+            log_warn_from("damaged checkpoint not marked", &why, KVI("step", id.step));
+        return -1;
+    }
+    return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank and not committed in %s", id.step, s->root);
+}
+
+static void image_work(struct worker_job *job)
+{
+    struct image_job *j = (struct image_job *)job;
+    j->result = open_base(&j->c->store, j, &j->fd, &j->bytes, &j->error);
+}
+
+static void image_done(struct worker_job *job)
+{
+    struct image_job *j = (struct image_job *)job;
+    struct checkpoint *c = j->c;
+    struct member *m = &c->member;
+    if (j->epoch != m->epoch)
+        return; /* a round ago */
+    if (j->result == 0) {
+        m->image_fd = TAKE_FD(j->fd);
+        m->image_bytes = j->bytes;
+        m->image_state = IMAGE_READY;
+    } else {
+        m->image_error = j->error;
+        m->image_state = IMAGE_FAILED;
+        log_error_from("checkpoint cannot be restored", &j->error, KVI("step", j->restore.step), KVI("rank", c->rank));
+    }
+    if (c->events.ready != NULL)
+        c->events.ready(c->events.ctx);
+}
+
+static void image_release(struct worker_job *job)
+{
+    struct image_job *j = (struct image_job *)job;
+    if (j->fd >= 0)
+        (void)close(j->fd);
+    free(j);
+}
+
+static void drop_image(struct member *m)
+{
+    if (m->image_fd >= 0)
+        (void)close(m->image_fd);
+    m->image_fd = -1;
+    m->image_state = IMAGE_NONE;
+}
+
+static void check_image_of_base(struct checkpoint *c)
+{
+    struct member *m = &c->member;
+    struct image_job *j = xcalloc(1, sizeof(*j));
+    j->job = (struct worker_job){ .work = image_work, .done = image_done, .release = image_release };
+    j->c = c;
+    j->restore = m->restore;
+    j->epoch = m->epoch;
+    j->rank = c->rank;
+    j->fd = -1;
+    m->image_state = IMAGE_CHECKING;
+    worker_run(m->worker, &j->job);
+}
+
+static int give_slot(struct member *m, uint32_t slot, uint64_t bytes, int *ret_fd, uint64_t *ret_offset, uint64_t *ret_bytes, struct error *e)
+{
+    int fd = fcntl(m->slots.slot[slot].fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return error_errno(e, "duplicate the descriptor of a slot");
+    *ret_fd = fd;
+    *ret_offset = SLOT_CONTROL_BYTES;
+    *ret_bytes = bytes;
+    return 0;
+}
+
+int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd, uint64_t *ret_offset,
+                            uint64_t *ret_bytes, bool *ret_from_memory, struct error *e)
+{
+    struct member *m = &c->member;
+    struct holding held;
+    uint64_t bytes;
+    uint32_t slot;
+    if (c->rank < 0)
+        return error_set(e, ERROR_INVALID, "%s is outside the ring: only ring members restore a share of the checkpoint", c->name);
+    if (m->epoch == 0)
+        return error_set(e, ERROR_BUSY, "the group has not formed yet");
+    if (!m->restore.found) {
+        *ret_restore = m->restore;
+        *ret_fd = -1;
+        *ret_offset = *ret_bytes = 0;
+        *ret_from_memory = false;
+        return 0;
+    }
+    if (m->restore.world != m->world)
+        return error_set(e, ERROR_INVALID, "checkpoint of step %" PRId64 " was saved by %" PRId32 " ranks, now there are %" PRId32
+                         ": resharding is not available", m->restore.step, m->restore.world, m->world);
+    if (slot_of(m, (struct checkpoint_id){ m->restore.epoch, m->restore.step }, &slot, &held, &bytes)) {
+        if (give_slot(m, slot, bytes, ret_fd, ret_offset, ret_bytes, e) != 0)
+            return -1;
+        *ret_restore = m->restore;
+        *ret_from_memory = true;
+        return 0;
+    }
+    if (!c->has_volume)
+        return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank, and the job has no checkpoint "
+                         "volume", m->restore.step);
+    if (m->image_state == IMAGE_NONE)
+        check_image_of_base(c);
+    if (m->image_state == IMAGE_CHECKING)
+        return error_set(e, ERROR_BUSY, "the image of step %" PRId64 " is being checked", m->restore.step);
+    if (m->image_state == IMAGE_FAILED) {
+        *e = m->image_error;
+        return -1;
+    }
+    int fd = fcntl(m->image_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return error_errno(e, "duplicate the descriptor of an image");
+    *ret_restore = m->restore;
+    *ret_fd = fd;
+    *ret_offset = 0;
+    *ret_bytes = m->image_bytes;
+    *ret_from_memory = false;
+    return 0;
+}
+
+/* ---- rounds ----------------------------------------------------------------------------------------------------------- */
+
+/* The history has to outlive this process: without it a slot could not be told from one of a history that was left. */
+static void keep_lineage(const struct checkpoint *c)
+{
+    struct error e = ERROR_INIT;
+    auto_json cJSON *array = lineage_encode(&c->member.lineage);
+    auto_free char *text = json_print(array, false), *path = fs_join(c->memory, LINEAGE_FILE);
+    if (fs_write_atomic(path, text, strlen(text), 0600, &e) != 0)
+        log_warn_from("history of the checkpoints not kept in memory", &e, KV("path", path));
+}
+
+static void read_lineage(struct checkpoint *c)
+{
+    struct error e = ERROR_INIT;
+    auto_free char *text = NULL, *path = fs_join(c->memory, LINEAGE_FILE);
+    auto_json cJSON *array = NULL;
+    size_t len;
+    if (fs_read(path, 1u << 20, &text, &len, &e) == 0 && json_parse(text, len, &array, &e) == 0 &&
+        lineage_decode(array, &c->member.lineage, &e) == 0)
+        return;
+    if (e.kind != ERROR_NOT_FOUND)
+        log_warn_from("history of the checkpoints in memory is not used", &e, KV("path", path));
+}
+
+/* Only the base is carried over: what is older is superseded, what is newer is not in the new history. */
+static void carry_over(struct checkpoint *c)
+{
+    struct member *m = &c->member;
+    struct checkpoint_id base = { m->restore.epoch, m->restore.step };
+    struct holding held;
+    uint64_t bytes;
+    uint32_t slot;
+    for (size_t i = m->save_count; i-- > 0;)
+        if (!m->restore.found || !checkpoint_id_equal(m->saves[i].id, base)) {
+            log_info("checkpoint that was being saved is left behind", KVI("step", m->saves[i].id.step));
+            drop_save(m, &m->saves[i]);
+        }
+    m->has_newest = m->restore.found;
+    m->newest = base;
+    bool held_here = m->restore.found && slot_of(m, base, &slot, &held, &bytes);
+    bool known = false;
+    for (size_t i = 0; i < m->committed_count; i++)
+        known = known || checkpoint_id_equal(m->committed[i].id, base);
+    if (held_here && !known && find_save(m, base) == NULL)
+        m->saves[m->save_count++] = (struct save){ .id = base, .world = held.world, .phase = SAVE_STAGED, .bytes = bytes };
+    settle_slots(c);
+    if (m->save_count > 0)
+        send_staged(c, &m->saves[0]);
+    if (m->restore.found && !held_here && c->has_volume && m->restore.world == m->world)
+        check_image_of_base(c);
+}
+
+void member_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore)
+{
+    struct member *m = &c->member;
+    struct checkpoint_id base = { restore->epoch, restore->step };
+    m->epoch = fence;
+    m->world = world;
+    m->restore = *restore;
+    m->last_staged = -1;
+    if (lineage_head(&m->lineage) != fence) {
+        lineage_push(&m->lineage, fence, restore->found ? &base : NULL);
+        if (c->rank >= 0)
+            keep_lineage(c);
+    }
+    drop_image(m);
+    if (c->rank >= 0)
+        carry_over(c);
+}
+
+/* ---- the local trainer ------------------------------------------------------------------------------------------------ */
+
+static int check_in_ring(const struct checkpoint *c, struct error *e)
+{
+    if (c->rank >= 0)
+        return 0;
+    return error_set(e, ERROR_INVALID, "%s is outside the ring: the group's checkpoints are saved by ranks 0 and up; save from a ring member, "
+                     "or with the framework's own means", c->name);
+}
+
+struct allocate_job {
+    struct worker_job job;
+    struct checkpoint *c; /* not touched on the thread */
+    int fds[SLOT_COUNT];
+    char *paths[SLOT_COUNT];
+    uint64_t image_bytes;
+    int result;
+    struct error error;
+};
+
+static void allocate_work(struct worker_job *job)
+{
+    struct allocate_job *a = (struct allocate_job *)job;
+    for (uint32_t i = 0; i < SLOT_COUNT && a->result == 0; i++)
+        a->result = slot_allocate(a->fds[i], a->paths[i], a->image_bytes, &a->error);
+}
+
+static void allocate_done(struct worker_job *job)
+{
+    struct allocate_job *a = (struct allocate_job *)job;
+    struct checkpoint *c = a->c;
+    c->member.allocating = false;
+    c->member.allocation_failed = a->result != 0;
+    c->member.allocation_error = a->error;
+    if (c->events.ready != NULL)
+        c->events.ready(c->events.ctx);
+}
+
+static void allocate_release(struct worker_job *job)
+{
+    struct allocate_job *a = (struct allocate_job *)job;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++)
+        free(a->paths[i]);
+    free(a);
+}
+
+static void allocate(struct checkpoint *c, uint64_t image_bytes)
+{
+    struct allocate_job *a = xcalloc(1, sizeof(*a));
+    a->job = (struct worker_job){ .work = allocate_work, .done = allocate_done, .release = allocate_release };
+    a->c = c;
+    a->image_bytes = image_bytes;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+        a->fds[i] = c->member.slots.slot[i].fd;
+        a->paths[i] = xstrdup(c->member.slots.slot[i].path);
+    }
+    c->member.allocating = true;
+    worker_run(c->member.worker, &a->job);
+}
+
+int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2], uint64_t *ret_slot_bytes, struct error *e)
+{
+    struct member *m = &c->member;
+    uint64_t missing;
+    if (check_in_ring(c, e) != 0)
+        return -1;
+    if (m->allocating)
+        return error_set(e, ERROR_BUSY, "memory for the checkpoint slots is being allocated");
+    if (m->allocation_failed) {
+        m->allocation_failed = false; /* told once; asked again it is tried again */
+        *e = m->allocation_error;
+        return -1;
+    }
+    if (slots_prepare(&m->slots, image_bytes, &missing, e) != 0)
+        return -1;
+    if (missing > ALLOCATE_AT_ONCE) {
+        allocate(c, image_bytes);
+        return error_set(e, ERROR_BUSY, "memory for the checkpoint slots is being allocated");
+    }
+    if (slots_ensure(&m->slots, image_bytes, ret_slot_bytes, e) != 0)
+        return -1;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++)
+        ret_fds[i] = m->slots.slot[i].fd;
+    return 0;
+}
+
+static int check_step(const struct member *m, int64_t step, struct error *e)
+{
+    if (m->epoch == 0)
+        return error_set(e, ERROR_BUSY, "step %" PRId64 " is not saved: the group has not formed yet", step);
+    if (m->restore.found && step < m->restore.step)
+        return error_set(e, ERROR_INVALID, "step %" PRId64 " is not saved: this round resumes from step %" PRId64 ", an older one would never "
+                         "be restored (does the script begin from scratch? it must restore the checkpoint)", step, m->restore.step);
+    if (step <= m->last_staged)
+        return error_set(e, ERROR_INVALID, "step %" PRId64 " is not saved: step %" PRId64 " was staged before it in this round, and steps "
+                         "must rise", step, m->last_staged);
+    if (m->save_count == SAVES_MAX)
+        return error_set(e, ERROR_BUSY, "step %" PRId64 " is not saved: %d steps wait to be committed", step, SAVES_MAX);
+    return 0;
+}
+
+int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_t image_bytes, struct error *e)
+{
+    struct member *m = &c->member;
+    struct checkpoint_id id = { m->epoch, step };
+    if (check_in_ring(c, e) != 0)
+        return -1;
+    if (check_step(m, step, e) != 0 || slots_accept(&m->slots, slot, id, image_bytes, m->world, c->rank, e) != 0) {
+        slots_reject(&m->slots, slot);
+        settle_slots(c);
+        return -1;
+    }
+    m->last_staged = step;
+    m->slot_committed[slot] = (struct checkpoint_id){ 0, -1 };
+    struct save *save = &m->saves[m->save_count++];
+    *save = (struct save){ .id = id, .world = m->world, .phase = SAVE_STAGED, .bytes = image_bytes };
+    send_staged(c, save);
+    return 0;
+}
+
+void checkpoint_trainer_gone(struct checkpoint *c)
+{
+    if (c->member.has_slots)
+        slots_drop_unfinished(&c->member.slots);
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------------------------------ */
+
+/* What is committed already, for the member's JOIN: only a report, the claim reads for itself. */
+struct look_job {
+    struct worker_job job;
+    struct checkpoint *c; /* on the thread: its store alone */
+    struct holding committed[COMMITTED_MAX];
+    size_t count;
+};
+
+static void look_work(struct worker_job *job)
+{
+    struct look_job *j = (struct look_job *)job;
+    auto_scan struct store_scan scan = { .generations = NULL };
+    struct error e = ERROR_INIT;
+    if (store_scan(&j->c->store, &scan, &e) != 0) {
+        log_warn_from("checkpoint volume cannot be read", &e, KV("dir", j->c->store.root));
+        return;
+    }
+    for (size_t i = 0; i < scan.count && j->count < COMMITTED_MAX / 2; i++) {
+        const struct store_generation *g = &scan.generations[i];
+        struct step_key key;
+        auto_free struct manifest_entry *entries = NULL;
+        if (g->state == GENERATION_COMMITTED && !g->bad && lineage_visible(&scan.lineage, g->generation.id) &&
+            store_check(&j->c->store, &g->generation, &key, &entries, &e) == 0)
+            j->committed[j->count++] = (struct holding){ .id = g->generation.id, .world = key.world };
+    }
+}
+
+static void look_done(struct worker_job *job)
+{
+    struct look_job *j = (struct look_job *)job;
+    for (size_t i = j->count; i-- > 0;)
+        remember_committed(&j->c->member, j->committed[i]);
+}
+
+static void look_release(struct worker_job *job)
+{
+    free(job);
+}
+
+int member_open(struct checkpoint *c, struct error *e)
+{
+    struct member *m = &c->member;
+    m->image_fd = -1;
+    m->committed_step = m->last_staged = -1;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++)
+        m->slot_committed[i].step = -1;
+    if (worker_new(c->loop, "ckpt-persist", &m->worker, e) != 0)
+        return -1;
+    if (c->rank < 0)
+        return 0;
+    if (fs_mkdirs(c->memory, 0700, e) != 0 || slots_open(&m->slots, c->memory, c->rank, e) != 0)
+        return -1;
+    m->has_slots = true;
+    read_lineage(c);
+    if (!c->has_volume)
+        return 0;
+    struct look_job *j = xcalloc(1, sizeof(*j));
+    j->job = (struct worker_job){ .work = look_work, .done = look_done, .release = look_release };
+    j->c = c;
+    worker_run(m->worker, &j->job);
+    return 0;
+}
+
+void member_close(struct checkpoint *c)
+{
+    worker_free(c->member.worker);
+    drop_image(&c->member);
+    if (c->member.has_slots)
+        slots_close(&c->member.slots);
+}
