@@ -8,9 +8,12 @@
 #include "job/schema.h"
 
 /* Schema check, defaults, aliases (tfReplicaSpecs, runPolicy.suspend/managedBy), cross-field rules (the CRD's CEL), decode.
- * `manifest` is not changed. On success *ret_job is owned by the caller. On failure e says how many problems there are and
+ * `manifest` is not changed. Absent: uid is "", namespace "default", other texts without a default in the CRD NULL. On success *ret_job is owned by the caller. On failure e says how many problems there are and
  * `problems` has them all. doc may be NULL. */
 MUST_CHECK int job_decode(const cJSON *manifest, const struct yaml_doc *doc, struct problems *problems, struct training_job **ret_job, struct error *e);
+
+/* What a cluster can do without and a run on one machine cannot: each role's main container names its command. */
+MUST_CHECK int job_check_local(const struct training_job *job, struct error *e);
 
 /* Reads the one TrainingJob of a file ("-" is stdin). What is wrong is in e, as many lines as there are problems go to
  * *ret_report (owned; NULL when none). */
@@ -20,7 +23,9 @@ cJSON *status_encode(const struct training_job *job, const struct job_status *st
 MUST_CHECK int status_decode(const cJSON *status, struct job_status *ret_status, struct error *e); /* absent = fresh status */
 void status_init(struct job_status *status);
 
-/* Every path that job_decode and status_decode read, "spec.runPolicy.backoffLimit": for the test that holds decoder and CRD together. */
+/* Every path that job_decode and status_decode read: for the test that holds decoder and CRD together. "[]" stands for an item
+ * of a list, "*" for a key of a map: "spec.failurePolicy.rules[].action", "spec.replicaSpecs.*.template". Trees that are
+ * taken whole have one path. */
 const char *const *decode_known_paths(size_t *ret_count);
 
 #endif

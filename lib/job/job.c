@@ -5,29 +5,37 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "job/names.h"
 
-static const struct { const char *key, *name; } ROLES[ROLE_COUNT] = {
-    [ROLE_CHIEF] = { "Chief", "chief" },
-    [ROLE_MASTER] = { "Master", "master" },
-    [ROLE_WORKER] = { "Worker", "worker" },
-    [ROLE_PS] = { "PS", "ps" },
-    [ROLE_EVALUATOR] = { "Evaluator", "evaluator" },
+const char *const ROLE_KEYS[] = { "Chief", "Master", "Worker", "PS", "Evaluator", NULL };
+static const char *const ROLE_NAMES[] = { "chief", "master", "worker", "ps", "evaluator", NULL };
+const char *const PHASE_NAMES[] = {
+    "Pending", "Queued", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed", NULL,
 };
+const char *const CONDITION_NAMES[] = {
+    "Created",   "Queued",   "GangScheduled", "Running",       "PodsReady", "Restarting",
+    "Suspended", "Degraded", "Cooperating",   "FailureTarget", "Succeeded", "Failed",     NULL,
+};
+const char *const FAILURE_CLASS_NAMES[] = { "User", "Infrastructure", "Hang", "OOM", "Hardware", NULL };
+
+_Static_assert(COUNT(ROLE_KEYS) == ROLE_COUNT + 1 && COUNT(ROLE_NAMES) == ROLE_COUNT + 1 && COUNT(PHASE_NAMES) == PHASE_FAILED + 2 &&
+               COUNT(CONDITION_NAMES) == CONDITION_COUNT + 1 && COUNT(FAILURE_CLASS_NAMES) == FAILURE_HARDWARE + 2,
+               "a name per value");
 
 const char *role_key(enum job_role role)
 {
-    return ROLES[role].key;
+    return ROLE_KEYS[role];
 }
 
 const char *role_name(enum job_role role)
 {
-    return ROLES[role].name;
+    return ROLE_NAMES[role];
 }
 
 bool role_parse(const char *text, enum job_role *ret_role)
 {
     for (enum job_role r = 0; r < ROLE_COUNT; r++) {
-        if (strcmp(text, ROLES[r].key) == 0 || strcmp(text, ROLES[r].name) == 0) {
+        if (strcmp(text, ROLE_KEYS[r]) == 0 || strcmp(text, ROLE_NAMES[r]) == 0) {
             *ret_role = r;
             return true;
         }
@@ -37,13 +45,7 @@ bool role_parse(const char *text, enum job_role *ret_role)
 
 const char *phase_name(enum job_phase phase)
 {
-    static const char *const names[] = {
-        [PHASE_PENDING] = "Pending",       [PHASE_QUEUED] = "Queued",       [PHASE_STARTING] = "Starting",
-        [PHASE_RUNNING] = "Running",       [PHASE_RESTARTING] = "Restarting", [PHASE_SUSPENDED] = "Suspended",
-        [PHASE_SUCCEEDED] = "Succeeded",   [PHASE_FAILED] = "Failed",
-    };
-
-    return names[phase];
+    return PHASE_NAMES[phase];
 }
 
 bool phase_is_final(enum job_phase phase)
@@ -53,32 +55,12 @@ bool phase_is_final(enum job_phase phase)
 
 const char *condition_name(enum condition_type type)
 {
-    static const char *const names[CONDITION_COUNT] = {
-        [CONDITION_CREATED] = "Created",
-        [CONDITION_QUEUED] = "Queued",
-        [CONDITION_GANG_SCHEDULED] = "GangScheduled",
-        [CONDITION_RUNNING] = "Running",
-        [CONDITION_PODS_READY] = "PodsReady",
-        [CONDITION_RESTARTING] = "Restarting",
-        [CONDITION_SUSPENDED] = "Suspended",
-        [CONDITION_DEGRADED] = "Degraded",
-        [CONDITION_COOPERATING] = "Cooperating",
-        [CONDITION_FAILURE_TARGET] = "FailureTarget",
-        [CONDITION_SUCCEEDED] = "Succeeded",
-        [CONDITION_FAILED] = "Failed",
-    };
-
-    return names[type];
+    return CONDITION_NAMES[type];
 }
 
 const char *failure_class_name(enum failure_class c)
 {
-    static const char *const names[] = {
-        [FAILURE_USER] = "User", [FAILURE_INFRASTRUCTURE] = "Infrastructure", [FAILURE_HANG] = "Hang",
-        [FAILURE_OOM] = "OOM",   [FAILURE_HARDWARE] = "Hardware",
-    };
-
-    return names[c];
+    return FAILURE_CLASS_NAMES[c];
 }
 
 static void free_texts(char **texts, size_t count)

@@ -185,7 +185,7 @@ struct job_status {
         char members[2048];           /* "chief-0,worker-0,..." in ring order, cut with ",..." */
     } ring;
     struct failure failures[JOB_FAILURES_KEPT]; size_t failure_count; /* oldest first */
-    struct { char name[128], reason[64]; int64_t until_ms; } avoid_nodes[JOB_AVOID_NODES_MAX]; size_t avoid_count;
+    struct avoided_node { char name[128], reason[64]; int64_t until_ms; } avoid_nodes[JOB_AVOID_NODES_MAX]; size_t avoid_count;
 };
 
 struct training_job {

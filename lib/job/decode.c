@@ -1,0 +1,223 @@
+#include "job/decode.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/mem.h"
+#include "job/field.h"
+#include "job/spec.h"
+#include "job/validate.h"
+
+/* ---- check -------------------------------------------------------------------------------------------------------------- */
+
+static void check_word(const cJSON *manifest, const struct yaml_doc *doc, const char *key, const char *expected,
+                       struct problems *problems)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(manifest, key);
+
+    if (value == NULL)
+        problems_add(problems, doc, manifest, key, "missing, expected %s", expected);
+    else if (cJSON_IsString(value) && strcmp(value->valuestring, expected) != 0)
+        problems_add(problems, doc, value, key, "found \"%.60s\", expected %s", value->valuestring, expected);
+}
+
+static int compare_problems(const void *a, const void *b)
+{
+    const struct problem *x = a, *y = b;
+
+    if (x->line != y->line)
+        return x->line - y->line;
+    return x->column != y->column ? x->column - y->column : strcmp(x->path, y->path);
+}
+
+/* In the order of the file. */
+static void sort_problems(struct problems *p)
+{
+    qsort(p->items, p->count, sizeof p->items[0], compare_problems);
+}
+
+static int say_problems(const struct problems *p, const char *name, struct error *e)
+{
+    const struct problem *first = &p->items[0];
+    const char *colon = name[0] != '\0' ? ": " : "";
+
+    if (p->count == 1)
+        return error_set(e, ERROR_INVALID, "%.80s%s%.80s: %.140s", name, colon, first->path, first->text);
+    return error_set(e, ERROR_INVALID, "%.80s%s%s%zu problems; the first is %.80s: %.100s", name, colon, p->more ? "more than " : "",
+                     p->count, first->path, first->text);
+}
+
+/* ---- decode ------------------------------------------------------------------------------------------------------------- */
+
+static int64_t read_time(const cJSON *tree, const char *path)
+{
+    int64_t wall_ms;
+
+    return clock_parse(json_text(tree, path, ""), &wall_ms) == 0 ? wall_ms : 0;
+}
+
+static cJSON *copy_object(const cJSON *tree, const char *path)
+{
+    const cJSON *value = json_at(tree, path);
+
+    return cJSON_IsObject(value) ? cJSON_Duplicate(value, true) : json_object();
+}
+
+static struct training_job *read_job(const cJSON *tree)
+{
+    struct training_job *job = xcalloc(1, sizeof *job);
+
+    job->name = xstrdup(json_text(tree, "metadata.name", ""));
+    job->namespace = xstrdup(json_text(tree, "metadata.namespace", "default"));
+    job->uid = xstrdup(json_text(tree, "metadata.uid", ""));
+    job->generation = json_int(tree, "metadata.generation", 0);
+    job->created_ms = read_time(tree, "metadata.creationTimestamp");
+    job->deleting = json_at(tree, "metadata.deletionTimestamp") != NULL;
+    job->labels = copy_object(tree, "metadata.labels");
+    job->annotations = copy_object(tree, "metadata.annotations");
+    spec_read(json_at(tree, "spec"), &job->spec);
+    return job;
+}
+
+int job_decode(const cJSON *manifest, const struct yaml_doc *doc, struct problems *problems, struct training_job **ret_job,
+               struct error *e)
+{
+    const cJSON *schema = schema_of_kind(JOB_KIND);
+    const char *name = doc != NULL ? yaml_name(doc) : json_text(manifest, "metadata.name", "");
+
+    check_word(manifest, doc, "apiVersion", JOB_API_VERSION, problems);
+    check_word(manifest, doc, "kind", JOB_KIND, problems);
+    schema_check(schema, manifest, doc, problems);
+    auto_json cJSON *tree = cJSON_Duplicate(manifest, true);
+    if (tree == NULL)
+        return error_set(e, ERROR_LIMIT, "%.80s: nested too deep", name);
+    schema_default(schema, tree);
+    job_validate(tree, manifest, doc, problems);
+    if (problems->count > 0) {
+        sort_problems(problems);
+        return say_problems(problems, name, e);
+    }
+    *ret_job = read_job(tree);
+    return 0;
+}
+
+/* ---- files -------------------------------------------------------------------------------------------------------------- */
+
+static int read_stdin(char **ret_text, size_t *ret_len, struct error *e)
+{
+    auto_buf struct buf text = BUF_INIT(YAML_MAX_BYTES + 1);
+    char chunk[16 * 1024];
+    ssize_t n;
+
+    while ((n = read(STDIN_FILENO, chunk, sizeof chunk)) > 0 && buf_ok(&text))
+        buf_add_bytes(&text, chunk, (size_t)n);
+    if (n < 0)
+        return error_errno(e, "read <stdin>");
+    if (!buf_ok(&text))
+        return error_set(e, ERROR_LIMIT, "<stdin> is over the limit of %u bytes", YAML_MAX_BYTES);
+    buf_add(&text, "");
+    *ret_len = text.len;
+    *ret_text = buf_take(&text);
+    return 0;
+}
+
+/* The one TrainingJob among the documents; a lone document of another kind is taken too, so that its kind is complained of. */
+static int pick_document(const struct yaml_doc *doc, const cJSON **ret_tree, struct error *e)
+{
+    const cJSON *found = NULL;
+
+    for (size_t i = 0; i < yaml_count(doc); i++) {
+        const cJSON *tree = yaml_tree(doc, i);
+        if (strcmp(json_text(tree, "kind", ""), JOB_KIND) != 0)
+            continue;
+        if (found != NULL)
+            return error_set(e, ERROR_INVALID, "%.100s:%d: a second TrainingJob; give each a file of its own", yaml_name(doc),
+                             yaml_place_of(doc, tree).line);
+        found = tree;
+    }
+    if (found == NULL && yaml_count(doc) == 0)
+        return error_set(e, ERROR_INVALID, "%.100s is empty; expected a TrainingJob (apiVersion: %s)", yaml_name(doc), JOB_API_VERSION);
+    if (found == NULL && yaml_count(doc) > 1)
+        return error_set(e, ERROR_INVALID, "%.100s: none of its %zu documents is of kind TrainingJob", yaml_name(doc), yaml_count(doc));
+    *ret_tree = found != NULL ? found : yaml_tree(doc, 0);
+    return 0;
+}
+
+int job_read(const char *path, struct training_job **ret_job, char **ret_report, struct error *e)
+{
+    bool from_stdin = strcmp(path, "-") == 0;
+    const char *name = from_stdin ? "<stdin>" : path;
+    auto_free char *text = NULL;
+    auto_yaml struct yaml_doc *doc = NULL;
+    auto_free struct problems *problems = xcalloc(1, sizeof *problems);
+    const cJSON *tree = NULL;
+    size_t len = 0;
+
+    *ret_report = NULL;
+    if ((from_stdin ? read_stdin(&text, &len, e) : fs_read(path, YAML_MAX_BYTES, &text, &len, e)) < 0)
+        return -1;
+    if (yaml_parse(name, text, len, &doc, e) < 0 || pick_document(doc, &tree, e) < 0)
+        return -1;
+    int result = job_decode(tree, doc, problems, ret_job, e);
+    if (problems->count > 0)
+        *ret_report = problems_format(problems, name);
+    return result;
+}
+
+/* ---- local runs --------------------------------------------------------------------------------------------------------- */
+
+int job_check_local(const struct training_job *job, struct error *e)
+{
+    for (enum job_role r = 0; r < ROLE_COUNT; r++) {
+        const cJSON *containers = json_at(job->spec.roles[r].template, "spec.containers"), *container;
+        const char *wanted = job_main_container(job, r);
+        int index = 0;
+        if (!job->spec.roles[r].present || job->spec.roles[r].replicas == 0)
+            continue;
+        cJSON_ArrayForEach(container, containers) {
+            if (strcmp(json_text(container, "name", ""), wanted) == 0)
+                break;
+            index++;
+        }
+        if (cJSON_GetArraySize(json_at(container, "command")) == 0)
+            return error_set(e, ERROR_INVALID, "spec.replicaSpecs.%s.template.spec.containers[%d].command: missing; a run on this "
+                             "machine has no image whose entrypoint it could start, so name the program here",
+                             role_key(r), index);
+    }
+    return 0;
+}
+
+/* ---- what is known ------------------------------------------------------------------------------------------------------ */
+
+static const char **known_paths;
+static size_t known_count;
+
+static void collect(const struct field_table *tables)
+{
+    for (; tables->prefix != NULL; tables++) {
+        known_paths = xrealloc(known_paths, known_count + tables->count, sizeof known_paths[0]);
+        for (size_t i = 0; i < tables->count; i++)
+            known_paths[known_count++] = xasprintf("%s.%s", tables->prefix, tables->fields[i].path);
+    }
+}
+
+static void collect_all(void)
+{
+    collect(spec_tables);
+    collect(status_tables);
+}
+
+const char *const *decode_known_paths(size_t *ret_count)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)pthread_once(&once, collect_all);
+    *ret_count = known_count;
+    return known_paths;
+}
