@@ -72,6 +72,13 @@ static void fold_round(struct pass *p, const struct round_view *r)
 
 /* ---- progress, checkpoint, ring -------------------------------------------------------------------------------------- */
 
+/* A stored status has whole seconds: the same second is the same time. */
+static void take_time(int64_t *to_ms, int64_t from_ms)
+{
+    if (*to_ms / 1000 != from_ms / 1000)
+        *to_ms = from_ms;
+}
+
 static void take_progress(struct job_status *to, const struct job_status *from)
 {
     if (!from->progress.set)
@@ -80,7 +87,7 @@ static void take_progress(struct job_status *to, const struct job_status *from)
     to->progress.step = from->progress.step;
     to->progress.total_steps = from->progress.total_steps;
     to->progress.eta_s = from->progress.eta_s;
-    to->progress.update_ms = from->progress.update_ms;
+    take_time(&to->progress.update_ms, from->progress.update_ms);
     to->progress.percent = from->progress.percent;
     to->progress.steps_per_second = from->progress.steps_per_second;
     to->progress.loss = from->progress.loss;
@@ -93,7 +100,7 @@ static void take_checkpoint(struct job_status *to, const struct job_status *from
         return;
     to->checkpoint.set = true;
     to->checkpoint.step = from->checkpoint.step;
-    to->checkpoint.time_ms = from->checkpoint.time_ms;
+    take_time(&to->checkpoint.time_ms, from->checkpoint.time_ms);
     to->checkpoint.attempt = from->checkpoint.attempt;
     to->checkpoint.verified = from->checkpoint.verified;
     text_set(to->checkpoint.uri, sizeof to->checkpoint.uri, from->checkpoint.uri);
@@ -109,7 +116,7 @@ static void take_ring(struct job_status *to, const struct job_status *from)
     to->ring.bytes_reduced = from->ring.bytes_reduced;
     to->ring.operations = from->ring.operations;
     to->ring.busbw_gbps = from->ring.busbw_gbps;
-    to->ring.formed_ms = from->ring.formed_ms;
+    take_time(&to->ring.formed_ms, from->ring.formed_ms);
     to->ring.straggler_rank = from->ring.straggler_rank;
     text_set(to->ring.members, sizeof to->ring.members, from->ring.members);
 }
