@@ -188,9 +188,10 @@ static int take_ready(struct client *c, struct channel_message *m)
     if (status != RM_OK)
         return status;
     m->fds[1] = m->fds[2] = -1; /* taken */
-    uint32_t in_flight = (c->shared.sq_entries < c->shared.cq_entries ? c->shared.sq_entries : c->shared.cq_entries) / 2;
-    if (in_flight == 0 || !arena_init(&c->arena, c->shared.arena_offset, c->shared.arena_bytes)
-        || !requests_attach(&c->requests, in_flight, c->shared.arena_bytes))
+    struct areas areas = request_areas(c->shared.arena_bytes);
+    uint64_t arena = c->shared.arena_offset;
+    if (!arena_init(&c->small, arena, areas.small_bytes) || !arena_init(&c->large, arena + areas.small_bytes, areas.large_bytes)
+        || !requests_attach(&c->requests, c->shared.arena_bytes))
         return text_fail(RM_NO_MEMORY, "out of memory for the client's tables");
     c->fence = ready.fence;
     c->resume_step = ready.resume_step;
@@ -224,7 +225,8 @@ static void forget(struct client *c)
 {
     channel_close(&c->channel);
     requests_detach(&c->requests);
-    arena_release(&c->arena);
+    arena_release(&c->small);
+    arena_release(&c->large);
     shared_unmap(&c->shared);
 }
 

@@ -55,7 +55,7 @@ struct client {
 
     /* Guarded by lock. */
     struct shared shared;
-    struct arena arena;
+    struct arena small, large;  /* request.h, areas */
     struct requests requests;
     struct report report;
     int64_t reported_ms;        /* when the last report was sent, monotonic */

@@ -76,8 +76,8 @@ static void finish_alone(struct client *c, struct request *r)
     request_finish(c, r);
 }
 
-/* piece_bytes 0: in one piece, alone. */
-static void fill(struct request *r, const struct submission *s, uint64_t piece_bytes)
+/* areas NULL: alone. */
+static void fill(struct request *r, const struct submission *s, const struct areas *areas)
 {
     r->op = s->op;
     r->dtype = s->dtype;
@@ -97,7 +97,10 @@ static void fill(struct request *r, const struct submission *s, uint64_t piece_b
     }
     r->segment_count = s->segment_count;
     r->bytes = total_bytes(s);
-    r->split = request_split(r->bytes, s->op == SHM_OP_ALLGATHER || piece_bytes == 0 ? UINT64_MAX : piece_bytes);
+    if (areas == NULL || s->op == SHM_OP_ALLGATHER)
+        r->split = (struct split){ .first = r->bytes, .other = r->bytes, .pieces = 1 };
+    else
+        r->split = request_split(r->bytes, areas);
 }
 
 /* Makes the request and sets it going. With lock held. */
@@ -107,21 +110,21 @@ static int start(struct client *c, const struct submission *s)
     uint64_t bytes = total_bytes(s);
     if (!alone && c->lost)
         return text_fail(RM_PEER_LOST, "%s", c->lost_text);
-    if (!alone && s->op == SHM_OP_ALLGATHER && bytes > c->arena.bytes / 2)
+    if (!alone && s->op == SHM_OP_ALLGATHER && bytes > c->small.bytes / 2)
         return text_fail(RM_NO_MEMORY, "all-gather \"%s\": %llu bytes from one rank are over half of the %llu bytes of shared memory; "
-                         "gather in parts", s->name, (unsigned long long)bytes, (unsigned long long)c->arena.bytes);
+                         "gather in parts", s->name, (unsigned long long)bytes, (unsigned long long)c->small.bytes);
     int error;
     struct request *r = request_new(&c->requests, s->name, &error);
     if (r == NULL)
         return error;
-    fill(r, s, alone ? 0 : c->requests.piece_bytes);
+    fill(r, s, alone ? NULL : &c->requests.areas);
     if (s->ret_handle != NULL)
         *s->ret_handle = request_handle(r); /* before done can run */
     bool nothing = r->bytes == 0 && (s->op == SHM_OP_ALLREDUCE || s->op == SHM_OP_BROADCAST);
     if (alone || nothing) {
         finish_alone(c, r);
     } else {
-        request_enqueue(&c->requests, r);
+        request_enqueue(&c->requests.fresh, r);
         requests_pump(c);
     }
     return RM_OK;
@@ -331,11 +334,11 @@ RM_API void *rm_alloc(size_t bytes)
             p = NULL;
         if (p == NULL)
             text_fail(RM_NO_MEMORY, "out of memory for %zu bytes", bytes);
-    } else if (arena_alloc(&c->arena, bytes, &offset)) {
+    } else if (arena_alloc(&c->small, bytes, &offset)) {
         p = c->shared.base + offset;
     } else {
         text_fail(RM_NO_MEMORY, "no %zu bytes in a row are free in the arena (%llu of %llu bytes are taken)", bytes,
-                  (unsigned long long)c->arena.used, (unsigned long long)c->arena.bytes);
+                  (unsigned long long)c->small.used, (unsigned long long)c->small.bytes);
     }
     pthread_mutex_unlock(&c->lock);
     return p;
@@ -351,7 +354,7 @@ RM_API void rm_free(void *p)
     if (atomic_load(&c->state) == CLIENT_ALONE) {
         free(p);
     } else if (c->shared.base != NULL && at >= base && at - base < c->shared.bytes) {
-        (void)arena_free(&c->arena, at - base);
+        (void)arena_free(&c->small, at - base);
         requests_pump(c);
     }
     pthread_mutex_unlock(&c->lock);

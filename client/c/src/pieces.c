@@ -34,7 +34,7 @@ static bool caller_block(const struct client *c, const struct request *r, bool o
         if (at < base || at - base >= c->shared.bytes || (at - base) % SHM_ALIGN != 0)
             return false;
         *ret_offset = at - base;
-        return arena_holds(&c->arena, *ret_offset, bytes);
+        return arena_holds(&c->small, *ret_offset, bytes);
     }
     return false;
 }
@@ -51,7 +51,8 @@ static bool place(struct client *c, struct piece *p)
     bool in_place = gives_data && caller_block(c, r, false, p->begin, p->bytes, &p->in_offset);
     bool out_place = !gather && caller_block(c, r, true, p->begin, p->bytes, &p->out_offset);
     if (!out_place && !(gather && in_place)) {
-        if (!arena_alloc(&c->arena, p->bytes, &p->block))
+        p->large = p->number > 0;
+        if (!arena_alloc(p->large ? &c->large : &c->small, p->bytes, &p->block))
             return false;
         p->out_offset = p->block;
     }
@@ -62,63 +63,40 @@ static bool place(struct client *c, struct piece *p)
     return true;
 }
 
-static struct piece *free_piece(struct requests *q)
+/* Makes the next piece of r, if there is memory for it. */
+static struct piece *make_piece(struct client *c, struct request *r)
 {
-    if (q->pieces_in_flight == q->piece_count)
+    struct requests *q = &c->requests;
+    struct piece *p = q->free_pieces;
+    if (p == NULL)
         return NULL;
-    for (uint32_t i = 0; i < q->piece_count; i++)
-        if (q->pieces[i].request == NULL)
-            return &q->pieces[i];
-    return NULL;
-}
-
-/* Whether this request may have its next piece sent, in a pass that sends first pieces or others. */
-static bool may_send(const struct client *c, const struct request *r, bool first)
-{
-    if (first)
-        return r->sent == 0;
-    if (r->sent == 0 || r->returned == 0) /* piece 0 goes alone */
-        return false;
-    uint32_t in_flight = r->sent - r->returned;
-    return in_flight == 0 || (in_flight < REQUEST_WINDOW && c->arena.used <= c->arena.bytes / 2);
-}
-
-static void unqueue(struct requests *q, struct request *before, struct request *r)
-{
-    if (before == NULL)
-        q->queue_head = r->next;
-    else
-        before->next = r->next;
-    if (q->queue_tail == r)
-        q->queue_tail = before;
-    r->queued = false;
-    r->next = NULL;
+    struct piece *next_free = p->next_free;
+    *p = (struct piece){ .request = r, .number = r->sent, .serial = p->serial + 1, .begin = piece_begin(r, r->sent),
+                         .bytes = piece_length(r, r->sent) };
+    if (!place(c, p)) {
+        *p = (struct piece){ .serial = p->serial, .next_free = next_free };
+        return NULL;
+    }
+    q->free_pieces = next_free;
+    q->pieces_in_flight++;
+    r->sent++;
+    if (r->sent == 1 || r->sent == r->split.pieces)
+        request_unqueue(r); /* it waits for piece 0 to come back, or has nothing left to send */
+    return p;
 }
 
 static struct piece *next_piece(struct client *c)
 {
     struct requests *q = &c->requests;
-    for (int pass = 0; pass < 2; pass++) {
-        struct request *before = NULL;
-        for (struct request *r = q->queue_head; r != NULL; before = r, r = r->next) {
-            if (!may_send(c, r, pass == 0))
-                continue;
-            struct piece *p = free_piece(q);
-            if (p == NULL)
-                return NULL;
-            *p = (struct piece){ .request = r, .number = r->sent, .serial = p->serial + 1, .begin = piece_begin(r, r->sent),
-                                 .bytes = piece_length(r, r->sent) };
-            if (!place(c, p)) {
-                p->request = NULL;
-                continue;
-            }
-            q->pieces_in_flight++;
-            if (++r->sent == r->split.pieces)
-                unqueue(q, before, r);
-            return p;
-        }
-    }
-    return NULL;
+    struct shm_header *h = shared_header(&c->shared);
+    uint32_t waiting = atomic_load(&h->sq_tail) - atomic_load(&h->sq_head);
+    q->engine_busy = waiting + q->copying >= c->shared.sq_entries;
+    if (q->engine_busy)
+        return NULL;
+    struct piece *p = q->ordered.head != NULL ? make_piece(c, q->ordered.head) : NULL; /* strictly in their order */
+    for (struct request *r = q->fresh.head; r != NULL && p == NULL; r = r->next)
+        p = make_piece(c, r);
+    return p;
 }
 
 /* Copies between the caller's tensors and `at`, for the range of this piece. */
@@ -162,21 +140,23 @@ static void end_piece(struct client *c, struct piece *p, int status, const char 
 {
     struct request *r = p->request;
     if (p->block != REQUEST_NO_BLOCK)
-        (void)arena_free(&c->arena, p->block);
+        (void)arena_free(p->large ? &c->large : &c->small, p->block);
+    bool first = p->number == 0;
     p->request = NULL;
+    p->next_free = c->requests.free_pieces;
+    c->requests.free_pieces = p;
     c->requests.pieces_in_flight--;
     r->returned++;
     if (status != RM_OK && r->status == RM_OK) {
         r->status = status;
         snprintf(r->text, sizeof(r->text), "%s", text);
     }
-    bool give_up = r->status != RM_OK && (r->sent == 1 || r->status == RM_PEER_LOST);
-    if (give_up && r->queued) {
-        struct request *before = NULL;
-        for (struct request *q = c->requests.queue_head; q != r; q = q->next)
-            before = q;
-        unqueue(&c->requests, before, r);
-    }
+    /* After piece 0 only the end of everything stops the rest: the other ranks count on it. */
+    bool give_up = r->status != RM_OK && (first || r->status == RM_PEER_LOST);
+    if (give_up)
+        request_unqueue(r);
+    else if (first && r->split.pieces > 1)
+        request_enqueue(&c->requests.ordered, r);
     if (r->returned == r->sent && (r->sent == r->split.pieces || give_up))
         request_finish(c, r);
 }
@@ -187,7 +167,7 @@ static void hand_back_results(struct client *c)
     struct shm_header *h = shared_header(&c->shared);
     while (q->free_count > 0) {
         uint32_t waiting = atomic_load(&h->sq_tail) - atomic_load(&h->sq_head);
-        if (waiting >= c->shared.sq_entries / 2) /* the other half is for pieces, which therefore always find room */
+        if (waiting + q->copying >= c->shared.sq_entries) /* pieces that are being copied have their place already */
             return;
         struct shm_request r = { .op = SHM_OP_FREE, .in_offset = q->frees[q->free_count - 1] };
         if (!shared_submit(&c->shared, &r))
@@ -203,10 +183,12 @@ void requests_pump(struct client *c)
     hand_back_results(c);
     struct piece *p;
     while (!c->lost && (p = next_piece(c)) != NULL) {
+        c->requests.copying++;
         pthread_mutex_unlock(&c->lock);
         if (p->copies_in)
             copy_range(p->request, p->begin, p->bytes, c->shared.base + p->in_offset, false);
         pthread_mutex_lock(&c->lock);
+        c->requests.copying--;
         struct shm_request request;
         fill_request(c, p, &request);
         if (c->lost) {
@@ -273,15 +255,16 @@ void requests_fail_all(struct client *c)
     for (uint32_t i = 0; i < q->piece_count; i++)
         if (q->pieces[i].request != NULL && q->pieces[i].submitted)
             end_piece(c, &q->pieces[i], RM_PEER_LOST, c->lost_text);
-    while (q->queue_head != NULL) {
-        struct request *r = q->queue_head;
-        unqueue(q, NULL, r);
+    for (;;) {
+        struct request *r = q->ordered.head != NULL ? q->ordered.head : q->fresh.head;
+        if (r == NULL)
+            return;
+        request_unqueue(r);
         if (r->status == RM_OK) {
             r->status = RM_PEER_LOST;
             snprintf(r->text, sizeof(r->text), "%s", c->lost_text);
         }
-        r->split.pieces = r->sent; /* the others are never sent */
         if (r->returned == r->sent)
-            request_finish(c, r);
+            request_finish(c, r); /* else when its last piece comes back */
     }
 }

@@ -116,7 +116,7 @@ static bool turn(struct client *c, int *ret_timeout_ms)
     pthread_mutex_lock(&c->lock);
     if (!c->lost)
         requests_pump(c);
-    bool retry = c->requests.free_count > 0 && !c->lost, stopping = c->stopping, lost = c->lost;
+    bool retry = (c->requests.free_count > 0 || c->requests.engine_busy) && !c->lost, stopping = c->stopping, lost = c->lost;
     if (lost)
         requests_fail_all(c);
     pthread_mutex_unlock(&c->lock);
@@ -136,7 +136,7 @@ void *client_thread(void *client)
         if (!shared_before_sleep(&c->shared))
             continue;
         pthread_mutex_lock(&c->lock);
-        bool lost = c->lost, idle = !lost || (c->requests.pieces_in_flight == 0 && c->requests.queue_head == NULL);
+        bool lost = c->lost, idle = !lost || c->requests.live == 0;
         pthread_mutex_unlock(&c->lock);
         struct pollfd fds[2] = { { .fd = c->shared.ring_us, .events = POLLIN },
                                  { .fd = lost ? -1 : c->channel.fd, .events = POLLIN } };

@@ -9,39 +9,52 @@
 
 #define REQUESTS_MAX (1u << 20)
 
-uint64_t request_piece_bytes(uint64_t arena_bytes)
+static uint64_t power_of_two(uint64_t at_most, uint64_t low, uint64_t high)
 {
-    uint64_t piece = REQUEST_PIECE_MAX;
-    while (piece > REQUEST_PIECE_MIN && piece > arena_bytes / 16)
-        piece /= 2;
-    return piece;
+    uint64_t n = high;
+    while (n > low && n > at_most)
+        n /= 2;
+    return n;
 }
 
-struct split request_split(uint64_t bytes, uint64_t piece_bytes)
+struct areas request_areas(uint64_t arena_bytes)
 {
-    if (bytes <= piece_bytes)
-        return (struct split){ .first = bytes, .other = piece_bytes, .pieces = 1 };
-    /* The smallest n with half + 64 n + (n - 1) * piece_bytes >= bytes: */
-    uint64_t half = piece_bytes / 2, each = piece_bytes + SHM_ALIGN;
-    uint64_t n = (bytes + half + each - 1) / each;
-    uint64_t mark = n % (piece_bytes / 4 / SHM_ALIGN); /* 64 * mark stays under a quarter of a piece */
-    struct split s = { .first = half + mark * SHM_ALIGN, .other = piece_bytes };
+    struct areas a = { .large_bytes = arena_bytes / 4 / ARENA_ALIGN * ARENA_ALIGN };
+    a.small_bytes = arena_bytes / ARENA_ALIGN * ARENA_ALIGN - a.large_bytes;
+    a.small_max = power_of_two(arena_bytes / 4096, 4096, 256u << 10);
+    a.piece_max = power_of_two(a.large_bytes / 8, 4096, 32u << 20);
+    return a;
+}
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+struct split request_split(uint64_t bytes, const struct areas *areas)
+{
+    if (bytes <= areas->small_max)
+        return (struct split){ .first = bytes, .other = areas->piece_max, .pieces = 1 };
+    uint64_t others = (bytes + areas->piece_max - 1) / areas->piece_max, marks = areas->small_max / SHM_ALIGN - 1;
+    struct split s = { .first = SHM_ALIGN * (1 + others % marks) };
+    s.other = round_up((bytes - s.first + others - 1) / others, SHM_ALIGN);
     s.pieces = 1 + (uint32_t)((bytes - s.first + s.other - 1) / s.other);
-    if (s.pieces < n && mark == n) { /* by less than 64 bytes: slightly smaller pieces make it n, as the first one says */
-        s.other -= SHM_ALIGN;
-        s.pieces = 1 + (uint32_t)((bytes - s.first + s.other - 1) / s.other);
-    }
     return s;
 }
 
-bool requests_attach(struct requests *q, uint32_t in_flight, uint64_t arena_bytes)
+bool requests_attach(struct requests *q, uint64_t arena_bytes)
 {
-    q->pieces = calloc(in_flight, sizeof(*q->pieces));
+    q->pieces = calloc(REQUEST_IN_FLIGHT, sizeof(*q->pieces));
     if (q->pieces == NULL)
         return false;
-    q->piece_count = in_flight;
-    q->pieces_in_flight = 0;
-    q->piece_bytes = request_piece_bytes(arena_bytes);
+    q->piece_count = REQUEST_IN_FLIGHT;
+    q->free_pieces = NULL;
+    for (uint32_t i = q->piece_count; i-- > 0;) {
+        q->pieces[i].next_free = q->free_pieces;
+        q->free_pieces = &q->pieces[i];
+    }
+    q->pieces_in_flight = q->copying = 0;
+    q->areas = request_areas(arena_bytes);
     return true;
 }
 
@@ -49,7 +62,7 @@ void requests_detach(struct requests *q)
 {
     free(q->pieces);
     free(q->frees);
-    q->pieces = NULL;
+    q->pieces = q->free_pieces = NULL;
     q->frees = NULL;
     q->piece_count = 0;
     q->free_count = q->free_capacity = 0;
@@ -163,13 +176,31 @@ void request_finish(struct client *c, struct request *r)
     pthread_cond_broadcast(&c->changed);
 }
 
-void request_enqueue(struct requests *q, struct request *r)
+void request_enqueue(struct queue *queue, struct request *r)
 {
-    r->queued = true;
+    r->queue = queue;
     r->next = NULL;
-    if (q->queue_tail == NULL)
-        q->queue_head = r;
+    if (queue->tail == NULL)
+        queue->head = r;
     else
-        q->queue_tail->next = r;
-    q->queue_tail = r;
+        queue->tail->next = r;
+    queue->tail = r;
+}
+
+void request_unqueue(struct request *r)
+{
+    struct queue *queue = r->queue;
+    if (queue == NULL)
+        return;
+    struct request *before = NULL;
+    for (struct request *at = queue->head; at != r; at = at->next)
+        before = at;
+    if (before == NULL)
+        queue->head = r->next;
+    else
+        before->next = r->next;
+    if (queue->tail == r)
+        queue->tail = before;
+    r->queue = NULL;
+    r->next = NULL;
 }

@@ -1,20 +1,20 @@
 /*
  * request.h — collectives in flight: requests, their pieces, their handles.
  *
- * A request is one call of the API. Its tensors, end to end, are its data; large data travels in pieces. Where it is cut
- * depends on its size and the arena's size alone (request_split), so ranks that agree on the size agree on the pieces. Piece 0
- * has the tensor's own name, piece k is called name#k.
+ * A request is one call of the API; its tensors, end to end, are its data. Small data travels as it is. Large data is cut: a
+ * small piece 0 under the tensor's own name, then even pieces called name#k. Where the cuts are depends on the sizes of data
+ * and arena alone (request_split), so ranks that agree on the size agree on the pieces.
  *
- * Ranks submit in any order, and a piece holds arena memory until every rank has sent its own. Two rules keep ranks that
- * submit in different orders from waiting for each other for ever:
- *   - the first piece of every request goes before the second piece of any;
- *   - a request has more than one piece in flight only while more than half of the arena is free.
- * So any set of tensors makes progress whose first pieces fit into half of the arena, in whatever order ranks have them.
+ * Ranks submit in any order, and what is in flight holds memory until every rank has sent its own. So that ranks with
+ * different orders never wait for each other for ever:
+ *   - Small data and pieces 0 go at once, into their own part of the arena (request_areas), where thousands of them fit.
+ *   - Piece 0 coming back says that every rank has this tensor. Replies come in the same order on all ranks, so from here on
+ *     there is one order: the other pieces go in that order, strictly, through the rest of the arena.
  *
- * Ranks that do not agree on a tensor's size must hear of it, not wait for pieces that the others do not have. So the length
- * of piece 0 tells how many pieces there are, no two numbers alike, and the other pieces wait until piece 0 came back:
- * another number of pieces is a mismatch at piece 0, and with the same number every piece finds its counterpart. (Not seen is
- * one thing: a tensor of a single piece that is to the byte as long as the other rank's piece 0.)
+ * The length of piece 0 says how many others there are. Ranks that disagree on a tensor's size therefore hear of it, all of
+ * them, at piece 0 (another number of pieces) or at a piece that each of them has; none waits for pieces that the others do
+ * not send. (Only a number of pieces that is the same modulo `marks`, or small data of the very length of the other rank's
+ * piece 0, goes unseen.)
  */
 #ifndef CLIENT_REQUEST_H
 #define CLIENT_REQUEST_H
@@ -27,14 +27,16 @@
 #include "text.h"
 #include "wire/shm.h"
 
-#define REQUEST_WINDOW 4u             /* pieces of one request in flight */
-#define REQUEST_PIECE_MAX (32u << 20) /* bytes */
-#define REQUEST_PIECE_MIN 4096u
+#define REQUEST_IN_FLIGHT 16384u      /* pieces; what is more waits here */
 #define REQUEST_NO_BLOCK UINT64_MAX
 
 struct client;
+struct queue;
 
 struct segment { const void *in; void *out; uint64_t bytes; };
+
+/* How the arena is used, from its size alone: small data and memory of rm_alloc below, pieces above. */
+struct areas { uint64_t small_bytes, large_bytes, small_max, piece_max; };
 
 /* How data is cut: piece 0 has `first` bytes, the others `other`, the last one what is left. */
 struct split { uint64_t first, other; uint32_t pieces; };
@@ -45,8 +47,8 @@ struct request {
     uint32_t index, generation; /* the handle; generation is never 0 */
     enum request_state state;
     bool kept;                  /* somebody holds the handle */
-    bool queued;                /* has pieces that were not sent */
-    struct request *next;       /* in the queue, or in the free list */
+    struct queue *queue;        /* where it waits to send pieces, or NULL */
+    struct request *next;       /* in a queue, or in the free list */
 
     uint16_t op, dtype, redop;
     int32_t root;
@@ -74,33 +76,38 @@ struct request {
 /* A piece in flight. Its index and serial make the id of the shm_request. */
 struct piece {
     struct request *request;    /* NULL: free */
+    struct piece *next_free;
     uint32_t number, serial;
     uint64_t begin, bytes;      /* of the request's data */
     uint64_t block;             /* arena memory that is ours to free, or REQUEST_NO_BLOCK */
     uint64_t in_offset, out_offset;
     bool copies_in, copies_out; /* between the caller's tensors and in_offset, out_offset */
+    bool large;                 /* which arena block is of */
     bool submitted;             /* in the queue; false while a thread still copies into it */
 };
+
+struct queue { struct request *head, *tail; };
 
 struct requests {
     struct request **table;
     uint32_t count, capacity, live;
     struct request *free_list;
-    struct request *queue_head, *queue_tail;
+    struct queue fresh;         /* piece 0 was not sent */
+    struct queue ordered;       /* piece 0 came back: the order of all ranks */
     struct piece *pieces;
-    uint32_t piece_count, pieces_in_flight;
+    struct piece *free_pieces;  /* by next_free */
+    uint32_t piece_count, pieces_in_flight, copying;
+    bool engine_busy;           /* its queue was full: look again soon */
     uint64_t *frees;            /* results to hand back, waiting for room in the queue */
     size_t free_count, free_capacity;
-    uint64_t piece_bytes;
+    struct areas areas;
 };
 
-/* Pure: how large a piece is for an arena of this size. A power of two. */
-uint64_t request_piece_bytes(uint64_t arena_bytes);
-/* Pure. Up to piece_bytes is one piece; then the first has half of that and 64 bytes for each piece there is. */
-struct split request_split(uint64_t bytes, uint64_t piece_bytes);
+struct areas request_areas(uint64_t arena_bytes); /* pure */
+struct split request_split(uint64_t bytes, const struct areas *areas); /* pure */
 
 /* All of the following are called with the client's lock held unless they say otherwise. */
-bool requests_attach(struct requests *q, uint32_t in_flight, uint64_t arena_bytes); /* false: out of memory */
+bool requests_attach(struct requests *q, uint64_t arena_bytes); /* false: out of memory */
 void requests_detach(struct requests *q);
 
 /* A fresh request with its handle, or NULL (out of memory, or the name is in flight: the reason is in text_last). */
@@ -112,7 +119,8 @@ void request_release(struct client *c, struct request *r);
 /* Ends the request: done is called (lock is dropped meanwhile), waiters wake. */
 void request_finish(struct client *c, struct request *r);
 
-void request_enqueue(struct requests *q, struct request *r);
+void request_enqueue(struct queue *queue, struct request *r);
+void request_unqueue(struct request *r); /* nothing happens when it waits nowhere */
 /* Sends what can be sent: takes pieces, copies them in (lock is dropped meanwhile), submits them. */
 void requests_pump(struct client *c);
 /* A reply of the engine. Called by the completion thread. */

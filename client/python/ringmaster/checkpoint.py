@@ -1,0 +1,367 @@
+"""Checkpoints: state that every rank holds alike is shared out among the ranks, staged in shared memory, and committed by the
+sidecars while training goes on.
+
+    saved = checkpoint.save(step, {"dense/kernel": array, ...}, {"epoch": 3})   # a memory copy, no disk, no waiting
+    state = checkpoint.restore()                                              # (step, tensors, extra), or None
+
+Each rank's part is a complete safetensors file (see docs/checkpoints.md), readable by the stock package. In a world without a
+sidecar nothing is saved and nothing restored.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import struct
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from . import _basics, _core
+from ._core import RingmasterError
+
+ALIGN = 4096  # where tensor data begins in the image
+HEADER_MAX = 16 << 20
+CAPACITY_STEP = 64 << 10  # slots are asked for in such steps, so that a longer header does not need new ones
+
+DTYPE_NAMES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "uint32": "U32",
+    "int32": "I32",
+    "float32": "F32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+}
+NUMPY_NAMES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+
+
+class Restored(NamedTuple):
+    """What `restore` found."""
+
+    step: int
+    tensors: Dict[str, np.ndarray]
+    extra: Dict[str, Any]
+
+
+class Description(NamedTuple):
+    """One tensor, as all ranks know it."""
+
+    name: str
+    dtype: str  # of the safetensors format: "F32"
+    shape: Tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        count = 1
+        for dimension in self.shape:
+            count *= dimension
+        return count * numpy_dtype(self.dtype).itemsize
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy dtype of a safetensors dtype.
+
+    Raises:
+        RingmasterError: a dtype that is not ours, or bfloat16 without the ml_dtypes package.
+    """
+    if name not in NUMPY_NAMES:
+        raise RingmasterError(f"checkpoint: dtype {name!r} is not supported; supported are {', '.join(NUMPY_NAMES)}")
+    if name == "BF16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise RingmasterError("checkpoint: bfloat16 needs the ml_dtypes package") from error
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(NUMPY_NAMES[name])
+
+
+def describe(tensors: Mapping[str, np.ndarray]) -> List[Description]:
+    """The tensors in the order that all ranks agree on: by name.
+
+    Raises:
+        ValueError: a dtype that cannot be saved, or a name that the format keeps for itself.
+    """
+    descriptions = []
+    for name in sorted(tensors):
+        array = tensors[name]
+        if name == "__metadata__":
+            raise ValueError("checkpoint: a tensor cannot be called __metadata__")
+        if array.dtype.name not in DTYPE_NAMES:
+            raise ValueError(f"checkpoint: tensor {name!r} has dtype {array.dtype}; supported are {', '.join(DTYPE_NAMES)}")
+        descriptions.append(Description(name, DTYPE_NAMES[array.dtype.name], tuple(array.shape)))
+    return descriptions
+
+
+def partition(descriptions: List[Description], world: int) -> List[List[Description]]:
+    """Who saves what: the largest first, each to the rank that has the least so far. Pure, so all ranks agree without a word.
+
+    Returns:
+        One list a rank, sorted as they lie in its image: wide dtypes first, so that every tensor is aligned to its own size.
+    """
+    shares: List[List[Description]] = [[] for _ in range(world)]
+    loads = [0] * world
+    for description in sorted(descriptions, key=lambda d: (-d.nbytes, d.name)):
+        least = loads.index(min(loads))
+        shares[least].append(description)
+        loads[least] += description.nbytes
+    for share in shares:
+        share.sort(key=lambda d: (-numpy_dtype(d.dtype).itemsize, d.name))
+    return shares
+
+
+def digest(descriptions: List[Description]) -> str:
+    """Tells two sets of tensors apart, whatever order they come in."""
+    listed = sorted([d.name, d.dtype, list(d.shape)] for d in descriptions)
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def encode_header(share: List[Description], metadata: Mapping[str, str]) -> bytes:
+    """The header of an image: length, JSON, and spaces up to a multiple of ALIGN."""
+    header: Dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for description in share:
+        end = offset + description.nbytes
+        header[description.name] = {
+            "dtype": description.dtype,
+            "shape": list(description.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGN)
+    return struct.pack("<Q", len(text)) + text
+
+
+def decode_header(image: np.ndarray) -> Tuple[List[Tuple[Description, int]], Dict[str, str], int]:
+    """Reads and checks the header of an image (uint8).
+
+    Returns:
+        The tensors with where each begins in the data, in that order; the metadata; where the data begins.
+
+    Raises:
+        RingmasterError: this is no safetensors file, or not a whole one.
+    """
+
+    def bad(why: str) -> RingmasterError:
+        return RingmasterError(f"checkpoint: the image of this rank is damaged: {why}")
+
+    if image.size < 8:
+        raise bad(f"{image.size} bytes")
+    (length,) = struct.unpack("<Q", image[:8].tobytes())
+    if length > min(HEADER_MAX, image.size - 8):
+        raise bad(f"a header of {length} bytes in {image.size}")
+    try:
+        header = json.loads(image[8 : 8 + length].tobytes())
+    except ValueError as error:
+        raise bad(f"its header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise bad("its header is no JSON object")
+    metadata = header.pop("__metadata__", {})
+    listed: List[Tuple[Description, int]] = []
+    try:
+        for name, entry in header.items():
+            description = Description(name, entry["dtype"], tuple(int(n) for n in entry["shape"]))
+            begin, end = entry["data_offsets"]
+            if min(description.shape, default=0) < 0 or end - begin != description.nbytes:
+                raise bad(f"tensor {name!r} has {end - begin} bytes, its shape needs {description.nbytes}")
+            listed.append((description, begin))
+    except (KeyError, TypeError, ValueError) as error:
+        raise bad(f"an entry of its header: {error!r}") from None
+    listed.sort(key=lambda item: (item[1], item[0].nbytes))
+    offset = 0
+    for description, begin in listed:
+        if begin != offset:
+            raise bad(f"tensor {description.name!r} begins at {begin}, the one before it ends at {offset}")
+        offset += description.nbytes
+    if 8 + length + offset != image.size:
+        raise bad(f"it has {image.size} bytes, its header needs {8 + length + offset}")
+    return listed, metadata, 8 + length
+
+
+def _bytes_at(address: Optional[int], length: int) -> np.ndarray:
+    """A writable view of memory that the library owns."""
+    return np.frombuffer((ctypes.c_uint8 * length).from_address(address or 0), np.uint8)
+
+
+# ---- the calls ---------------------------------------------------------------------------------------------------------
+
+
+def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[str, Any]] = None) -> bool:
+    """Stages the state of this step. Every rank calls it with the same step and the same tensors.
+
+    Each rank copies the tensors that fall to it into a slot of shared memory; that is all that training waits for. The sidecars
+    write the parts to the volume and commit the step when all of them are there.
+
+    Args:
+        step: the number of training steps done; what `restore` will give back.
+        tensors: the whole state by name, alike on all ranks: arrays of bool, (u)int8..64, float16, bfloat16, float32, float64.
+        extra: this rank's own values, anything that JSON can hold; may differ among ranks.
+
+    Returns:
+        True: staged. False: skipped, because both slots still wait to be committed, or because there is no sidecar.
+
+    Raises:
+        ValueError: a dtype that cannot be saved, or an extra that JSON cannot hold.
+        PeerLostError: the sidecar is gone.
+        RingmasterError: the sidecar refuses, e.g. because memory for the slots is short; it says why.
+    """
+    if not _basics.is_initialized():
+        raise ValueError("Ringmaster has not been initialized; use ringmaster.init().")
+    if not os.environ.get("RINGMASTER_SOCKET"):
+        return False
+    arrays = {name: np.asarray(array) for name, array in tensors.items()}
+    descriptions = describe(arrays)
+    world, rank = _basics.size(), _basics.rank()
+    share = partition(descriptions, world)[rank]
+    header = encode_header(
+        share,
+        {
+            "format": "ringmaster",
+            "step": str(int(step)),
+            "rank": str(rank),
+            "world": str(world),
+            "tensors": digest(descriptions),
+            "extra": json.dumps(dict(extra or {})),
+        },
+    )
+    total = len(header) + sum(description.nbytes for description in share)
+    capacity = -(-total // CAPACITY_STEP) * CAPACITY_STEP
+    lib = _core.library()
+    address = ctypes.c_void_p()
+    code = lib.rm_checkpoint_begin(int(step), capacity, ctypes.byref(address))
+    if code == _core.TIMEOUT:
+        return False
+    _core.check(code)
+    image = _bytes_at(address.value, total)
+    image[: len(header)] = np.frombuffer(header, np.uint8)
+    at = len(header)
+    for description in share:
+        target = image[at : at + description.nbytes].view(arrays[description.name].dtype)
+        np.copyto(target.reshape(description.shape), arrays[description.name])
+        at += description.nbytes
+    _core.check(lib.rm_checkpoint_stage(int(step), total))
+    return True
+
+
+def wait(timeout: Optional[float] = None) -> Optional[int]:
+    """Waits until nothing that was staged is left to be committed.
+
+    Args:
+        timeout: seconds; None waits for as long as it takes.
+
+    Returns:
+        The newest committed step, None when there is none.
+
+    Raises:
+        RingmasterError: with code `TIMEOUT` when the time is over.
+        PeerLostError: the sidecar is gone.
+    """
+    step = ctypes.c_int64(-1)
+    milliseconds = -1 if timeout is None else int(timeout * 1000)
+    _core.check(_core.library().rm_checkpoint_wait(milliseconds, ctypes.byref(step)))
+    return step.value if step.value >= 0 else None
+
+
+def resume_step() -> Optional[int]:
+    """The step that the ranks have agreed to resume from, None: start from scratch. Alike on all ranks."""
+    step = _core.library().rm_resume_step()
+    return step if step >= 0 else None
+
+
+def restore() -> Optional[Restored]:
+    """The state that the ranks have agreed to resume from. Every rank calls it, or none.
+
+    Each rank reads its own part, from memory when its sidecar still has it; the ranks then give each other theirs. What comes
+    back is complete, or an error on every rank.
+
+    Returns:
+        (step, tensors, extra): the whole state and this rank's own extra; None: start from scratch.
+
+    Raises:
+        RingmasterError: a part is damaged or missing, or the checkpoint is one of another number of ranks.
+        PeerLostError: a rank is gone.
+    """
+    step = resume_step()
+    if step is None:
+        return None
+    mine: Dict[str, Any]
+    data = np.zeros(0, np.uint8)
+    extra: Dict[str, Any] = {}
+    try:
+        listed, metadata, data = _own_image(step)
+        mine = {"tensors": [[d.name, d.dtype, d.shape] for d, _ in listed], "digest": metadata.get("tensors", "")}
+        extra = json.loads(metadata.get("extra", "{}"))
+    except _core.PeerLostError:
+        raise
+    except (RingmasterError, ValueError) as error:
+        mine = {"error": str(error)}
+    everyone = _exchange_texts(json.dumps(mine), f"checkpoint.restore.{step}")
+    for rank, theirs in enumerate(everyone):
+        if "error" in theirs:
+            raise RingmasterError(f"checkpoint of step {step}, rank {rank}: {theirs['error']}")
+    shares = [[Description(name, dtype, tuple(shape)) for name, dtype, shape in theirs["tensors"]] for theirs in everyone]
+    _check_complete(step, shares, [theirs["digest"] for theirs in everyone])
+    tensors: Dict[str, np.ndarray] = {}
+    for rank, share in enumerate(shares):
+        length = sum(description.nbytes for description in share)
+        part = data if rank == _basics.rank() else np.empty(length, np.uint8)
+        if _basics.size() > 1 and length > 0:
+            part = _basics.broadcast(part, rank, f"checkpoint.restore.{step}.{rank}")
+        at = 0
+        for description in share:
+            view = part[at : at + description.nbytes].view(numpy_dtype(description.dtype))
+            tensors[description.name] = view.reshape(description.shape)
+            at += description.nbytes
+    return Restored(step, tensors, extra)
+
+
+def _own_image(step: int) -> Tuple[List[Tuple[Description, int]], Dict[str, str], np.ndarray]:
+    """This rank's tensors, metadata and data (a copy)."""
+    lib = _core.library()
+    address, length, found, world = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int64(), ctypes.c_int()
+    _core.check(
+        lib.rm_checkpoint_restore(ctypes.byref(address), ctypes.byref(length), ctypes.byref(found), ctypes.byref(world))
+    )
+    try:
+        if found.value != step:
+            raise RingmasterError(f"checkpoint: the sidecar has step {found.value}, agreed was step {step}")
+        if world.value != _basics.size():
+            raise RingmasterError(
+                f"checkpoint: step {step} was saved by {world.value} ranks, this job has {_basics.size()}; start it with "
+                f"{world.value} ranks, or in a new job directory"
+            )
+        image = _bytes_at(address.value, length.value)
+        listed, metadata, begin = decode_header(image)
+        return listed, metadata, image[begin:].copy()
+    finally:
+        lib.rm_checkpoint_restore_done()
+
+
+def _exchange_texts(text: str, name: str) -> List[Dict[str, Any]]:
+    """The JSON texts of all ranks, decoded, in rank order."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    lengths = _basics.allgather(np.array([data.size], np.int64), f"{name}.length")
+    everything = _basics.allgather(data, f"{name}.text")
+    ends = np.cumsum(lengths)
+    return [json.loads(everything[end - length : end].tobytes()) for end, length in zip(ends, lengths)]
+
+
+def _check_complete(step: int, shares: List[List[Description]], digests: List[str]) -> None:
+    everything = [description for share in shares for description in share]
+    names = [description.name for description in everything]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
+    if twice:
+        raise RingmasterError(f"checkpoint of step {step}: two ranks hold tensor {twice[0]!r}: the parts are not of one save")
+    expected = digest(everything)
+    for rank, found in enumerate(digests):
+        if found != expected:
+            raise RingmasterError(
+                f"checkpoint of step {step} is not complete: the part of rank {rank} belongs to a set of other tensors"
+            )
