@@ -96,6 +96,7 @@ static const struct field FAILURE[] = {
     ROW_NAME("role", failure, role, ROLE_KEYS),
     ROW_INT32("index", failure, index),
     ROW_CHARS("pod", failure, pod),
+    ROW_CHARS("podUID", failure, pod_uid),
     ROW_CHARS("node", failure, node),
     ROW_CHARS("container", failure, container),
     { .path = "exitCode", .type = FIELD_INT32, .at = FIELD_AT(failure, exit_code, int32_t), .has = FIELD_HAS(failure, has_exit) },
