@@ -1,0 +1,301 @@
+/* Shared memory of the training processes: requests in, replies out. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sidecar/ring/engine_private.h"
+
+#define TAKE_PER_TURN CLIENT_SQ_ENTRIES
+#define AGAIN_MS 1
+
+static struct shm_header *shared(const struct client *c)
+{
+    return (struct shm_header *)c->base;
+}
+
+/* ---- replies ---- */
+
+static bool push(struct client *c, const struct shm_reply *reply)
+{
+    struct shm_header *h = shared(c);
+    struct shm_reply *queue = (struct shm_reply *)(c->base + c->layout.cq_offset);
+    uint32_t used = c->cq_tail - atomic_load_explicit(&h->cq_head, memory_order_acquire);
+
+    if (used >= c->layout.cq_entries) /* full, or a head that cannot be right: it comes to the same */
+        return false;
+    memcpy(&queue[c->cq_tail & (c->layout.cq_entries - 1)], reply, sizeof *reply);
+    c->cq_tail++;
+    /* Sequentially consistent, as are the client's store to its waiting word and its look at the tail after it: one of the two
+     * sees the other. */
+    atomic_store(&h->cq_tail, c->cq_tail);
+    if (atomic_load(&h->cq_waiting) != 0) {
+        uint64_t one = 1;
+        (void)!write(c->fds[2], &one, sizeof one);
+    }
+    return true;
+}
+
+static void push_backlog(struct client *c)
+{
+    size_t done = 0;
+
+    while (done < c->backlog_count && push(c, &c->backlog[done]))
+        done++;
+    memmove(c->backlog, c->backlog + done, (c->backlog_count - done) * sizeof *c->backlog);
+    c->backlog_count -= done;
+}
+
+void client_reply(struct client *c, const struct shm_reply *reply)
+{
+    if (c->backlog_count == 0 && push(c, reply))
+        return;
+    if (c->backlog_count == c->backlog_capacity) {
+        c->backlog_capacity = c->backlog_capacity > 0 ? 2 * c->backlog_capacity : 64;
+        c->backlog = xrealloc(c->backlog, c->backlog_capacity, sizeof *c->backlog);
+    }
+    c->backlog[c->backlog_count++] = *reply;
+    if (!loop_timer_armed(c->again))
+        loop_timer_at(c->again, clock_mono_ms() + AGAIN_MS);
+}
+
+static void refuse(struct client *c, uint64_t id, enum shm_status status, const char *text)
+{
+    struct shm_reply reply = { .id = id, .status = status };
+
+    (void)snprintf(reply.text, sizeof reply.text, "%s", text);
+    client_reply(c, &reply);
+}
+
+/* ---- requests ---- */
+
+void request_add(struct engine *g, struct request *q)
+{
+    q->submitted_ns = clock_mono_ns();
+    q->sig = signature_of(&q->r);
+    q->next = NULL;
+    q->link = g->requests_end;
+    *g->requests_end = q;
+    g->requests_end = &q->next;
+    namemap_put(&g->by_name, q->r.name, q);
+    if (q->client != NULL)
+        q->client->in_flight++;
+}
+
+void request_end(struct engine *g, struct request *q, enum shm_status status, const char *text, uint64_t out_offset,
+                 uint64_t out_count)
+{
+    *q->link = q->next;
+    if (q->next != NULL)
+        q->next->link = q->link;
+    else
+        g->requests_end = q->link;
+    (void)namemap_remove(&g->by_name, q->r.name);
+
+    if (q->client == NULL) {
+        selftest_ended(g, q, status, out_count);
+    } else {
+        struct shm_reply reply = { .id = q->r.id, .status = status, .out_offset = out_offset, .out_count = out_count,
+                                   .size = status == SHM_OK && g->group != NULL ? (uint32_t)g->group->size : 0 };
+        (void)snprintf(reply.text, sizeof reply.text, "%s", text != NULL ? text : "");
+        q->client->in_flight--;
+        client_reply(q->client, &reply);
+    }
+    free(q);
+}
+
+void requests_fail(struct engine *g, uint64_t fence, enum shm_status status, const char *text)
+{
+    for (struct request *q = g->requests, *next; q != NULL; q = next) {
+        next = q->next;
+        if (q->client == NULL || q->client->fence <= fence)
+            request_end(g, q, status, text, 0, 0);
+    }
+}
+
+/* Why requests of this client cannot be done any more; false: they can, now or when the group is formed. */
+static bool is_over(const struct engine *g, const struct client *c, char ret_text[SHM_TEXT_MAX])
+{
+    if (c->fence > g->over_fence)
+        return false;
+    (void)snprintf(ret_text, SHM_TEXT_MAX, "%s", g->over_text);
+    return true;
+}
+
+static void take_request(struct engine *g, struct client *c, const struct shm_request *r)
+{
+    struct error e = ERROR_INIT;
+    char text[SHM_TEXT_MAX];
+    int32_t size = group_is_ready(g, c->fence) ? g->group->size : 0;
+
+    if (r->op == SHM_OP_FREE) {
+        if (!results_free(&c->results, r->in_offset))
+            log_debug("a client handed back a result that it does not have", KVI("offset", r->in_offset));
+        return;
+    }
+    if (shm_request_check(&c->layout, r, size, &e) < 0) {
+        refuse(c, r->id, SHM_INVALID, e.text);
+        return;
+    }
+    if (is_over(g, c, text)) {
+        refuse(c, r->id, SHM_PEER_LOST, text);
+        return;
+    }
+    if (namemap_get(&g->by_name, r->name) != NULL) {
+        (void)snprintf(text, sizeof text, "\"%s\" is already in flight on this rank: wait for it, or give every tensor a name of "
+                       "its own", r->name);
+        refuse(c, r->id, SHM_INVALID, text);
+        return;
+    }
+    struct request *q = xcalloc(1, sizeof *q);
+    q->client = c;
+    q->r = *r;
+    if (r->op != SHM_OP_BARRIER && r->count > 0) { /* else the offsets were not checked and mean nothing */
+        q->in = c->base + r->in_offset;
+        q->out = r->op == SHM_OP_ALLGATHER ? NULL : c->base + r->out_offset;
+    }
+    request_add(g, q);
+    if (group_is_ready(g, c->fence))
+        execute_announce(g, q);
+}
+
+static void break_off(struct client *c)
+{
+    c->broken = true;
+    loop_remove(c->source);
+    c->source = NULL;
+    log_warn("a client broke the queue protocol, nothing more is taken from it", KVI("client", c->id));
+}
+
+/* Takes what is in the queue. False: some had to stay. */
+static bool take_requests(struct engine *g, struct client *c)
+{
+    struct shm_header *h = shared(c);
+    const struct shm_request *queue = (const struct shm_request *)(c->base + c->layout.sq_offset);
+
+    for (unsigned taken = 0;; taken++) {
+        uint32_t waiting = atomic_load(&h->sq_tail) - c->sq_head;
+        if (waiting == 0)
+            return true;
+        if (waiting > c->layout.sq_entries) {
+            break_off(c);
+            return true;
+        }
+        if (taken == TAKE_PER_TURN || c->in_flight + c->backlog_count >= CLIENT_IN_FLIGHT_MAX)
+            return false;
+
+        /* Copied before anything is looked at: the client could change it between the check and the use. */
+        struct shm_request r;
+        memcpy(&r, &queue[c->sq_head & (c->layout.sq_entries - 1)], sizeof r);
+        c->sq_head++;
+        atomic_store_explicit(&h->sq_head, c->sq_head, memory_order_release);
+        take_request(g, c, &r);
+    }
+}
+
+static void look_at_queues(struct client *c)
+{
+    struct engine *g = c->engine;
+    struct shm_header *h = shared(c);
+    bool all;
+
+    if (c->broken)
+        return;
+    push_backlog(c);
+    atomic_store_explicit(&h->sq_waiting, 0, memory_order_relaxed);
+    do {
+        all = take_requests(g, c);
+        if (!all || c->broken)
+            break;
+        /* Going to sleep: say so, then look once more. */
+        atomic_store(&h->sq_waiting, 1);
+    } while (atomic_load(&h->sq_tail) != c->sq_head);
+    if ((!all || c->backlog_count > 0) && !loop_timer_armed(c->again))
+        loop_timer_at(c->again, clock_mono_ms() + AGAIN_MS);
+    execute_flush(g);
+}
+
+static void on_doorbell(void *ctx, int fd, unsigned events)
+{
+    struct client *c = ctx;
+    uint64_t count;
+
+    (void)events;
+    (void)!read(fd, &count, sizeof count);
+    look_at_queues(c);
+}
+
+static void on_again(void *ctx)
+{
+    look_at_queues(ctx);
+}
+
+/* ---- life ---- */
+
+void clients_add(struct engine *g, struct client *c)
+{
+    struct error e = ERROR_INIT;
+
+    c->next = g->clients;
+    g->clients = c;
+    c->again = loop_timer_new(g->loop, on_again, c);
+    if (loop_add(g->loop, c->fds[1], LOOP_READ, on_doorbell, c, &c->source, &e) < 0) {
+        log_error_from("a client cannot be served", &e);
+        c->broken = true;
+        return;
+    }
+    look_at_queues(c);
+}
+
+void client_release(struct client *c)
+{
+    loop_remove(c->source);
+    loop_timer_free(c->again);
+    if (c->base != NULL)
+        (void)munmap(c->base, c->bytes);
+    for (int i = 0; i < 3; i++) {
+        if (c->fds[i] >= 0)
+            (void)close(c->fds[i]);
+    }
+    results_release(&c->results);
+    free(c->backlog);
+    free(c);
+}
+
+/* The others wait for what this rank has announced: when the process that has it is gone, the group is. */
+static void give_up_announced(struct engine *g, const struct client *c)
+{
+    size_t announced = 0;
+    char why[SHM_TEXT_MAX];
+
+    for (const struct request *q = g->requests; q != NULL; q = q->next)
+        announced += q->client == c && q->announced;
+    if (announced == 0)
+        return;
+    (void)snprintf(why, sizeof why, "its training process left with %zu collective%s in flight", announced,
+                   announced == 1 ? "" : "s");
+    group_lost(g, g->group->rank, why);
+}
+
+void clients_remove(struct engine *g, uint64_t id)
+{
+    struct client **at = &g->clients;
+
+    while (*at != NULL && (*at)->id != id)
+        at = &(*at)->next;
+    struct client *c = *at;
+    if (c == NULL)
+        return;
+    give_up_announced(g, c);
+    for (struct request *q = g->requests, *next; q != NULL; q = next) {
+        next = q->next;
+        if (q->client == c)
+            request_end(g, q, SHM_PEER_LOST, "the client was detached", 0, 0);
+    }
+    *at = c->next;
+    client_release(c);
+}

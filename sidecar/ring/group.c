@@ -1,0 +1,499 @@
+/* Connections to the other ranks: forming a group, and losing it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sidecar/ring/engine_private.h"
+
+static int32_t left_of(const struct group *p)
+{
+    return (p->rank + p->size - 1) % p->size;
+}
+
+static int32_t right_of(const struct group *p)
+{
+    return (p->rank + 1) % p->size;
+}
+
+static int32_t rank_of(const struct group *p, const char *member)
+{
+    for (int32_t r = 0; r < p->size; r++) {
+        if (strcmp(p->names[r], member) == 0)
+            return r;
+    }
+    return -1;
+}
+
+bool group_is_ready(const struct engine *g, uint64_t client_fence)
+{
+    return g->group != NULL && g->group->state == GROUP_FORMED && g->group->fence == client_fence;
+}
+
+/* ---- the end of a group ---- */
+
+static void notify_lost(struct engine *g, uint64_t fence, int32_t rank, const char *text)
+{
+    struct notice n = { .kind = NOTICE_LOST, .fence = fence, .rank = rank };
+
+    (void)snprintf(n.text, sizeof n.text, "%s", text);
+    engine_notify(g, &n);
+}
+
+static void end_clients(struct engine *g, uint64_t fence, const char *text)
+{
+    if (fence > g->over_fence) { /* the first reason is the one that later requests of that round hear */
+        g->over_fence = fence;
+        (void)snprintf(g->over_text, sizeof g->over_text, "%s", text);
+    }
+    requests_fail(g, fence, SHM_PEER_LOST, text);
+}
+
+/* Rank 0 hears of every loss and tells everyone, so that all ranks name the same culprit. */
+static void spread(struct group *p, int32_t rank, const char *text)
+{
+    auto_buf struct buf b = BUF_INIT(1024);
+
+    lost_encode(&b, rank, text);
+    for (int32_t i = 0; i < p->size; i++) {
+        if (p->streams[i] != NULL)
+            stream_send(p->streams[i], PEER_LOST, b.text, b.len);
+    }
+}
+
+/* The connections stay open until the next round forms: a rank that has not heard of the loss yet must not take us for the one
+ * that is lost. */
+void group_lost_as(struct engine *g, int32_t rank, const char *text)
+{
+    struct group *p = g->group;
+
+    if (p == NULL || p->state == GROUP_LOST)
+        return;
+    p->state = GROUP_LOST;
+    loop_timer_cancel(p->deadline);
+    link_cancel(TAKE(p->dial_right));
+    link_cancel(TAKE(p->dial_root));
+    loop_remove(TAKE(p->left));
+    loop_remove(TAKE(p->right));
+    execute_drop(g);
+    spread(p, rank, text);
+    end_clients(g, p->fence, text);
+    log_warn("ring lost", KVI("round", FENCE_ROUND(p->fence)), KVI("rank", rank), KV("error", text));
+    notify_lost(g, p->fence, rank, text);
+}
+
+void group_lost(struct engine *g, int32_t rank, const char *why)
+{
+    char text[SHM_TEXT_MAX];
+
+    if (g->group == NULL || g->group->state == GROUP_LOST)
+        return;
+    if (rank >= 0)
+        (void)snprintf(text, sizeof text, "peer lost: rank %d (%s): %s", rank, g->group->names[rank], why);
+    else
+        (void)snprintf(text, sizeof text, "%s", why);
+    group_lost_as(g, rank, text);
+}
+
+void group_abort(struct engine *g, uint64_t fence, const char *text)
+{
+    if (g->top_fence < fence)
+        g->top_fence = fence;
+    if (g->group != NULL && g->group->fence <= fence)
+        group_lost_as(g, -1, text);
+    end_clients(g, fence, text);
+}
+
+void group_free(struct engine *g)
+{
+    struct group *p = g->group;
+
+    if (p == NULL)
+        return;
+    execute_drop(g);
+    link_cancel(p->dial_right);
+    link_cancel(p->dial_root);
+    loop_remove(p->left);
+    loop_remove(p->right);
+    if (p->left_fd >= 0)
+        (void)close(p->left_fd);
+    if (p->right_fd >= 0)
+        (void)close(p->right_fd);
+    for (int32_t i = 0; i < p->size; i++)
+        stream_free(p->streams[i]);
+    loop_timer_free(p->deadline);
+    negotiation_free(p->negotiation);
+    name_cache_free(p->cache);
+    selftest_free(p->selftest);
+    buf_release(&p->announcements);
+    free(p->streams);
+    free(p->names);
+    free(p->members);
+    free(p);
+    g->group = NULL;
+}
+
+/* ---- forming ---- */
+
+/* The first rank whose connection is missing, and which one; -1: all are there. */
+static int32_t missing(const struct group *p, const char **ret_what)
+{
+    *ret_what = "data connection";
+    if (p->size > 1 && p->right_fd < 0)
+        return right_of(p);
+    if (p->size > 1 && p->left_fd < 0)
+        return left_of(p);
+    *ret_what = "engine connection";
+    for (int32_t i = p->rank == 0 ? 1 : 0; i < (p->rank == 0 ? p->size : 1); i++) {
+        if (p->streams[i] == NULL)
+            return i;
+    }
+    return -1;
+}
+
+static void on_deadline(void *ctx)
+{
+    struct engine *g = ctx;
+    const char *what;
+    char why[SHM_TEXT_MAX];
+    int32_t rank = missing(g->group, &what);
+    double seconds = (double)g->options.connect_timeout_ms / 1000;
+
+    if (rank >= 0) {
+        (void)snprintf(why, sizeof why, "its %s did not come within %.1f s", what, seconds);
+        group_lost(g, rank, why);
+    } else {
+        (void)snprintf(why, sizeof why, "cannot form the ring: the self-test did not end within %.1f s", seconds);
+        group_lost(g, -1, why);
+    }
+}
+
+static void begin_test_when_complete(struct engine *g)
+{
+    struct group *p = g->group;
+    const char *what;
+
+    if (p->state != GROUP_FORMING || missing(p, &what) >= 0)
+        return;
+    p->state = GROUP_TESTING;
+    p->selftest = selftest_new(g);
+    execute_flush(g);
+}
+
+void group_tested(struct engine *g, bool ok)
+{
+    struct group *p = g->group;
+    struct notice n = { .kind = NOTICE_FORMED, .fence = p->fence, .ok = ok,
+                        .seconds = (double)(clock_mono_ms() - p->began_ms) / 1000 };
+
+    p->state = GROUP_FORMED;
+    loop_timer_cancel(p->deadline);
+    log_info("ring formed", KVI("round", FENCE_ROUND(p->fence)), KVI("rank", p->rank), KVI("size", p->size),
+             KV("self_test", ok ? "ok" : "failed"), KVI("ms", clock_mono_ms() - p->began_ms));
+    engine_notify(g, &n);
+    for (struct request *q = g->requests; q != NULL; q = q->next) {
+        if (q->client != NULL && q->client->fence == p->fence && !q->announced)
+            execute_announce(g, q);
+    }
+}
+
+/* ---- what the connections say ---- */
+
+static void on_stream(void *ctx, struct stream *s, const struct peer_frame *frame, const uint8_t *payload, const struct error *why)
+{
+    struct engine *g = ctx;
+    struct group *p = g->group;
+    int32_t from = 0;
+
+    for (int32_t i = 1; i < p->size; i++) {
+        if (p->streams[i] == s)
+            from = i;
+    }
+    if (frame != NULL) {
+        if (p->state != GROUP_LOST)
+            execute_frame(g, from, frame, payload);
+        return;
+    }
+    group_lost(g, why->kind == ERROR_GONE ? -1 : from, why->text);
+    p->streams[from] = NULL;
+    stream_free(s);
+}
+
+static void on_left(void *ctx, int fd, unsigned events)
+{
+    struct engine *g = ctx;
+    uint8_t byte;
+
+    if (!(events & LOOP_READ)) { /* not asked for data, told of the end */
+        group_lost(g, left_of(g->group), "connection closed");
+        return;
+    }
+    if (g->running.active) {
+        execute_advance(g);
+        return;
+    }
+    /* Between two collectives: is it the next one's data, ahead of our GO, or the end? */
+    ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0)
+        loop_set(g->group->left, 0); /* it waits in the kernel until the collective begins */
+    else if (n == 0)
+        group_lost(g, left_of(g->group), "connection closed");
+    else if (errno != EAGAIN && errno != EINTR)
+        group_lost(g, left_of(g->group), strerror(errno));
+}
+
+/* The right neighbour says nothing, except that we are behind. */
+static void on_right(void *ctx, int fd, unsigned events)
+{
+    struct engine *g = ctx;
+    struct group *p = g->group;
+    uint8_t bytes[PEER_HEADER_BYTES];
+    struct peer_frame frame;
+    struct error why = ERROR_INIT;
+
+    if (events & (LOOP_READ | LOOP_HANGUP)) {
+        ssize_t n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (n == 0)
+            group_lost(g, right_of(p), "connection closed");
+        else if (n < 0 && errno != EAGAIN && errno != EINTR)
+            group_lost(g, right_of(p), strerror(errno));
+        else if (n == PEER_HEADER_BYTES && peer_frame_decode(bytes, PEER_MAX_CONTROL, &frame, &why) == 0 &&
+                 frame.type == PEER_FENCED)
+            group_lost(g, -1, "this rank is behind: the group has gone on without it");
+        else if (n > 0)
+            group_lost(g, right_of(p), "it sent data against the direction of the ring");
+        if (p->state == GROUP_LOST)
+            return;
+    }
+    execute_advance(g);
+}
+
+/* ---- connections that come ---- */
+
+static void fence_off(struct engine *g, int fd, const struct peer_hello *hello)
+{
+    uint8_t bytes[PEER_HEADER_BYTES + 8];
+    uint64_t mine = g->group != NULL ? g->group->fence : g->top_fence;
+    char text[PEER_FENCE_TEXT_MAX];
+
+    peer_frame_encode(&(struct peer_frame){ .type = PEER_FENCED, .length = 8, .fence = mine }, bytes);
+    memcpy(bytes + PEER_HEADER_BYTES, &mine, sizeof mine);
+    (void)!send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)close(fd);
+    log_info("refused a ring connection of an old round", KV("peer", hello->member),
+             KV("theirs", peer_fence_text(hello->fence, text)));
+}
+
+static int adopt_data(struct engine *g, int fd, int *at_fd, struct loop_source **at, loop_io_fn *fn, struct error *e)
+{
+    if (loop_add(g->loop, fd, LOOP_READ, fn, g, at, e) < 0)
+        return -1;
+    *at_fd = fd;
+    return 0;
+}
+
+/* Takes a connection of this group's fence that another rank dialled. */
+static void place(struct engine *g, int fd, const struct peer_hello *hello)
+{
+    struct group *p = g->group;
+    struct error e = ERROR_INIT;
+    int32_t rank = rank_of(p, hello->member);
+    int taken = -1;
+
+    if (hello->purpose == PEER_DATA && rank == left_of(p) && hello->lane == 0 && p->left_fd < 0)
+        taken = adopt_data(g, fd, &p->left_fd, &p->left, on_left, &e);
+    else if (hello->purpose == PEER_ENGINE && p->rank == 0 && rank > 0 && p->streams[rank] == NULL)
+        taken = stream_new(g->loop, fd, p->fence, on_stream, g, &p->streams[rank], &e);
+    else
+        (void)error_set(&e, ERROR_INVALID, "rank %d has no use for it, or has it already", p->rank);
+    if (taken < 0) {
+        log_warn_from("refused a ring connection", &e, KV("peer", hello->member), KVI("purpose", hello->purpose));
+        (void)close(fd);
+        return;
+    }
+    begin_test_when_complete(g);
+}
+
+void group_accept(struct engine *g, int fd, const struct peer_hello *hello)
+{
+    struct group *p = g->group;
+
+    if (p != NULL && p->state == GROUP_FORMING && hello->fence == p->fence) {
+        place(g, fd, hello);
+    } else if (hello->fence <= g->top_fence) {
+        fence_off(g, fd, hello);
+    } else if (g->pending_count == PENDING_MAX) {
+        log_warn("refused a ring connection: too many wait for a round to form", KV("peer", hello->member));
+        (void)close(fd);
+    } else {
+        struct pending *w = xcalloc(1, sizeof *w);
+        *w = (struct pending){ .fd = fd, .hello = *hello, .next = g->pending };
+        g->pending = w;
+        g->pending_count++;
+    }
+}
+
+void pending_free(struct engine *g)
+{
+    while (g->pending != NULL) {
+        struct pending *w = g->pending;
+        g->pending = w->next;
+        (void)close(w->fd);
+        free(w);
+    }
+    g->pending_count = 0;
+}
+
+/* Connections that came before the plan: those of this fence are placed, older ones sent away, later ones go on waiting. */
+static void sort_pending(struct engine *g)
+{
+    struct pending *w = TAKE(g->pending);
+
+    g->pending_count = 0;
+    while (w != NULL) {
+        struct pending *next = w->next;
+        group_accept(g, w->fd, &w->hello);
+        free(w);
+        w = next;
+    }
+}
+
+/* ---- connections that we dial ---- */
+
+static bool is_expected(struct engine *g, int32_t rank, int fd, const struct peer_hello *peer, const struct error *why)
+{
+    char text[SHM_TEXT_MAX];
+
+    if (fd >= 0 && strcmp(peer->member, g->group->names[rank]) == 0)
+        return true;
+    if (fd < 0) {
+        (void)snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, why->text);
+    } else {
+        (void)snprintf(text, sizeof text, "\"%s\" answers at its address", peer->member);
+        (void)close(fd);
+    }
+    group_lost(g, fd < 0 && why->kind == ERROR_GONE ? -1 : rank, text);
+    return false;
+}
+
+static void on_dialled_right(void *ctx, int fd, const struct peer_hello *peer, const struct error *why)
+{
+    struct engine *g = ctx;
+    struct group *p = g->group;
+    struct error e = ERROR_INIT;
+
+    p->dial_right = NULL;
+    if (!is_expected(g, right_of(p), fd, peer, why))
+        return;
+    if (adopt_data(g, fd, &p->right_fd, &p->right, on_right, &e) < 0) {
+        (void)close(fd);
+        group_lost(g, -1, e.text);
+        return;
+    }
+    begin_test_when_complete(g);
+}
+
+static void on_dialled_root(void *ctx, int fd, const struct peer_hello *peer, const struct error *why)
+{
+    struct engine *g = ctx;
+    struct group *p = g->group;
+    struct error e = ERROR_INIT;
+
+    p->dial_root = NULL;
+    if (!is_expected(g, 0, fd, peer, why))
+        return;
+    if (stream_new(g->loop, fd, p->fence, on_stream, g, &p->streams[0], &e) < 0) {
+        (void)close(fd);
+        group_lost(g, -1, e.text);
+        return;
+    }
+    begin_test_when_complete(g);
+}
+
+static int dial(struct engine *g, int32_t rank, enum peer_purpose purpose, link_done_fn *done, struct link **ret, struct error *e)
+{
+    struct group *p = g->group;
+
+    return link_dial(g->loop, &g->identity, p->members[rank].host, p->members[rank].port, purpose, 0, p->fence,
+                     p->began_ms + g->options.connect_timeout_ms, done, g, ret, e);
+}
+
+static void dial_all(struct engine *g)
+{
+    struct group *p = g->group;
+    struct error e = ERROR_INIT;
+
+    if (dial(g, right_of(p), PEER_DATA, on_dialled_right, &p->dial_right, &e) < 0)
+        group_lost(g, right_of(p), e.text);
+    else if (p->rank != 0 && dial(g, 0, PEER_ENGINE, on_dialled_root, &p->dial_root, &e) < 0)
+        group_lost(g, 0, e.text);
+}
+
+/* ---- a plan ---- */
+
+static bool plan_is_sound(struct engine *g, const struct ring_plan *plan)
+{
+    char text[SHM_TEXT_MAX], fence[PEER_FENCE_TEXT_MAX], top[PEER_FENCE_TEXT_MAX];
+
+    if (plan->size < 1 || plan->size > NEGOTIATE_SIZE_MAX || plan->rank < 0 || plan->rank >= plan->size)
+        (void)snprintf(text, sizeof text, "cannot form a ring of %d with this rank being %d: allowed are 1 to %d ranks", plan->size,
+                       plan->rank, NEGOTIATE_SIZE_MAX);
+    else if (plan->fence <= g->top_fence)
+        (void)snprintf(text, sizeof text, "cannot form the ring of %s: this rank was at %s already",
+                       peer_fence_text(plan->fence, fence), peer_fence_text(g->top_fence, top));
+    else
+        return true;
+    log_warn("ring plan refused", KV("error", text));
+    notify_lost(g, plan->fence, -1, text);
+    return false;
+}
+
+static struct group *group_new(struct engine *g, const struct ring_plan *plan)
+{
+    struct group *p = xcalloc(1, sizeof *p);
+    size_t size = (size_t)plan->size;
+
+    *p = (struct group){ .engine = g, .state = GROUP_FORMING, .fence = plan->fence, .rank = plan->rank, .size = plan->size,
+                         .began_ms = clock_mono_ms(), .left_fd = -1, .right_fd = -1,
+                         .announcements = BUF_INIT(PEER_MAX_CONTROL) };
+    p->members = xcalloc(size, sizeof *p->members);
+    memcpy(p->members, plan->members, size * sizeof *p->members);
+    p->names = xcalloc(size, sizeof *p->names);
+    for (size_t r = 0; r < size; r++)
+        p->names[r] = p->members[r].member;
+    p->streams = xcalloc(size, sizeof *p->streams);
+    p->cache = name_cache_new();
+    if (p->rank == 0)
+        p->negotiation = negotiation_new(p->size, p->names);
+    p->deadline = loop_timer_new(g->loop, on_deadline, g);
+    return p;
+}
+
+void group_form(struct engine *g, const struct ring_plan *plan)
+{
+    char fence[PEER_FENCE_TEXT_MAX], text[SHM_TEXT_MAX];
+
+    if (!plan_is_sound(g, plan))
+        return;
+    group_lost(g, -1, "the round has ended: a new one forms");
+    group_free(g);
+    (void)snprintf(text, sizeof text, "the round of this process has ended, the ring is at %s: exit and be started again",
+                   peer_fence_text(plan->fence, fence));
+    end_clients(g, plan->fence - 1, text);
+    g->top_fence = plan->fence;
+    g->waited_for = xrealloc(g->waited_for, (size_t)plan->size, sizeof *g->waited_for);
+    memset(g->waited_for, 0, (size_t)plan->size * sizeof *g->waited_for);
+
+    g->group = group_new(g, plan);
+    loop_timer_at(g->group->deadline, g->group->began_ms + g->options.connect_timeout_ms);
+    sort_pending(g);
+    if (g->group->size > 1 && g->group->state == GROUP_FORMING)
+        dial_all(g);
+    if (g->group->state == GROUP_FORMING)
+        begin_test_when_complete(g);
+}
