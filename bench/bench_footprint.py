@@ -26,9 +26,9 @@ def sidecars(mark):
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                if (entry / "comm").read_text().strip() == "ringmaster-side":  # the kernel keeps 15 characters
-                    found.append(int(entry.name))
+            ours = entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0")
+            if ours and (entry / "comm").read_text().strip() == "ringmaster-side":  # the kernel keeps 15 characters
+                found.append(int(entry.name))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return found
