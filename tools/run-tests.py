@@ -99,7 +99,8 @@ def build(settings, variant, *targets):
     command = ["make", f"-j{settings.jobs}", "--no-print-directory", f"VARIANT={variant}", *targets]
     code, output = run(command, log, 1800)
     if code != 0:
-        raise BuildError(f"{' '.join(command)}: exit code {code}\n{tail(output)}")
+        said = "\n".join(line for line in output.splitlines() if not re.match(r"  (cc|ar|link|zig|copy) ", line))
+        raise BuildError(f"{' '.join(command)}: exit code {code}\n{tail(said)}")
 
 
 def build_dir(variant):
