@@ -565,7 +565,8 @@ static void sort_places(struct yaml_doc *d)
     for (size_t i = 1; i < d->place_count; i++)
         if (d->places[i - 1].value == d->places[i].value)
             d->places[i - 1].place = d->places[i].place;
-    qsort(d->places, d->place_count, sizeof d->places[0], compare_placed);
+    if (d->place_count > 0)
+        qsort(d->places, d->place_count, sizeof d->places[0], compare_placed);
 }
 
 static int read_document(struct reader *r)

@@ -45,12 +45,16 @@ static void sort_problems(struct problems *p)
 static int say_problems(const struct problems *p, const char *name, struct error *e)
 {
     const struct problem *first = &p->items[0];
-    const char *colon = name[0] != '\0' ? ": " : "";
+    char where[128] = "", place[32] = "";
 
+    if (first->line > 0)
+        (void)snprintf(place, sizeof place, ":%d:%d", first->line, first->column);
+    if (name[0] != '\0')
+        (void)snprintf(where, sizeof where, "%.80s%s: ", name, place);
     if (p->count == 1)
-        return error_set(e, ERROR_INVALID, "%.80s%s%.80s: %.140s", name, colon, first->path, first->text);
-    return error_set(e, ERROR_INVALID, "%.80s%s%s%zu problems; the first is %.80s: %.100s", name, colon, p->more ? "more than " : "",
-                     p->count, first->path, first->text);
+        return error_set(e, ERROR_INVALID, "%s%.80s: %.100s", where, first->path, first->text);
+    return error_set(e, ERROR_INVALID, "%s%.60s: %.80s (and %s%zu more)", where, first->path, first->text, p->more ? "over " : "",
+                     p->count - 1);
 }
 
 /* ---- decode ------------------------------------------------------------------------------------------------------------- */

@@ -208,6 +208,8 @@ static const char *hint(const cJSON *schema, const cJSON *value)
 
     if (strcmp(type, "string") == 0 && (cJSON_IsNumber(value) || cJSON_IsBool(value)) && rule(schema, "enum") == NULL)
         return "; put it in quotes";
+    if (is_set(schema, "x-kubernetes-int-or-string") && cJSON_IsNumber(value))
+        return "; put it in quotes";
     if (!cJSON_IsString(value))
         return "";
     if (strcmp(type, "integer") == 0 && text_int(value->valuestring, &number))

@@ -148,7 +148,13 @@ static void evaluator_is_single(struct validator *v)
 static void somebody_trains(struct validator *v)
 {
     static const char *const keys[] = { "Chief", "Master", "Worker" };
+    const cJSON *item;
+    enum job_role known;
 
+    cJSON_ArrayForEach(item, v->roles) {
+        if (!role_parse(item->string, &known)) /* most likely a misspelt one of them, which is complained of */
+            return;
+    }
     for (size_t i = 0; i < COUNT(keys); i++) {
         const cJSON *role = role_of(v, keys[i]);
         if (role != NULL && json_int(role, "replicas", 1) != 0)
