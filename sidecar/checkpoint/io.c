@@ -74,7 +74,7 @@ int io_finish(int fd, const char *path, struct error *e)
 int io_rename(const char *from, const char *to, struct error *e)
 {
     if (failed("rename", to) || rename(from, to) != 0)
-        return error_errno(e, "rename %s to %s", from, to);
+        return error_errno(e, "rename to %s", to);
     return 0;
 }
 
