@@ -8,6 +8,7 @@
 #include <yaml.h>
 
 #include "base/mem.h"
+#include "base/yaml_scalar.h"
 
 enum {
     MAX_DEPTH = 100,
@@ -166,98 +167,12 @@ static int copy_value(struct reader *r, const cJSON *from, struct yaml_place at,
 
 /* ---- scalars -------------------------------------------------------------------------------------------------------- */
 
-static bool is_one_of(const char *text, const char *const *words)
-{
-    for (; *words != NULL; words++)
-        if (strcmp(text, *words) == 0)
-            return true;
-    return false;
-}
-
-static const char *skip_digits(const char *p)
-{
-    return p + strspn(p, "0123456789");
-}
-
-/* The core schema's integers; a leading 0 makes it octal as it does for kubectl ("defaultMode: 0400"). */
-static bool read_int(const char *text, double *ret)
-{
-    const char *p = text;
-    bool negative = *p == '-';
-    int base = 10;
-
-    p += *p == '-' || *p == '+';
-    if (p == text && (strncmp(p, "0x", 2) == 0 || strncmp(p, "0o", 2) == 0)) {
-        base = p[1] == 'x' ? 16 : 8;
-        p += 2;
-    } else if (p[0] == '0' && p[1] != '\0' && p[strspn(p, "01234567")] == '\0') {
-        base = 8;
-    }
-    if (*p == '\0' || p[strspn(p, base == 16 ? "0123456789abcdefABCDEF" : base == 8 ? "01234567" : "0123456789")] != '\0')
-        return false;
-
-    double value = 0;
-    for (; *p != '\0'; p++) {
-        int digit = *p <= '9' ? *p - '0' : (*p | 0x20) - 'a' + 10;
-        value = value * base + digit;
-    }
-    *ret = negative && value != 0 ? -value : value;
-    return true;
-}
-
-static bool is_float(const char *text)
-{
-    const char *p = text + (*text == '-' || *text == '+');
-    const char *digits = p;
-
-    p = skip_digits(p);
-    bool any = p > digits;
-    if (*p == '.') {
-        const char *fraction = ++p;
-        p = skip_digits(p);
-        any = any || p > fraction;
-    }
-    if (!any)
-        return false;
-    if (*p == 'e' || *p == 'E') {
-        p++;
-        p += *p == '-' || *p == '+';
-        if (*p < '0' || *p > '9')
-            return false;
-        p = skip_digits(p);
-    }
-    return *p == '\0';
-}
-
-/* Types a plain scalar. NULL: it is text. */
-static int resolve_plain(struct reader *r, const char *text, struct yaml_place at, cJSON **ret)
-{
-    static const char *const nulls[] = { "", "~", "null", "Null", "NULL", NULL };
-    static const char *const trues[] = { "true", "True", "TRUE", NULL }, *const falses[] = { "false", "False", "FALSE", NULL };
-    static const char *const not_numbers[] = { ".inf", ".Inf", ".INF", "+.inf", "-.inf", "-.Inf", "-.INF", ".nan", ".NaN", ".NAN", NULL };
-    double number;
-
-    *ret = NULL;
-    if (is_one_of(text, nulls)) {
-        *ret = have(cJSON_CreateNull());
-    } else if (is_one_of(text, trues) || is_one_of(text, falses)) {
-        *ret = have(cJSON_CreateBool(is_one_of(text, trues)));
-    } else if (is_one_of(text, not_numbers)) {
-        return fail_at(r, at, "%s is no number that JSON has; put it in quotes when it is text", text);
-    } else if (read_int(text, &number)) {
-        if (fabs(number) > 9007199254740992.0)
-            return fail_at(r, at, "integer %.40s is too large to be kept exactly; put it in quotes when it is text", text);
-        *ret = have(cJSON_CreateNumber(number));
-    } else if (is_float(text)) {
-        number = strtod(text, NULL);
-        if (!isfinite(number))
-            return fail_at(r, at, "number %.40s is too large; put it in quotes when it is text", text);
-        *ret = have(cJSON_CreateNumber(number));
-    }
-    return 0;
-}
-
 #define CORE_TAG "tag:yaml.org,2002:"
+
+static bool is_scalar_type(const char *type)
+{
+    return strcmp(type, "null") == 0 || strcmp(type, "bool") == 0 || strcmp(type, "int") == 0 || strcmp(type, "float") == 0;
+}
 
 static bool has_type(const cJSON *value, const char *type)
 {
@@ -284,10 +199,11 @@ static int read_scalar(struct reader *r, const yaml_event_t *event, cJSON **ret)
     auto_json cJSON *value = NULL;
     const char *type = tag != NULL && strncmp(tag, CORE_TAG, strlen(CORE_TAG)) == 0 ? tag + strlen(CORE_TAG) : NULL;
     bool is_text = (tag == NULL && !plain) || (tag != NULL && strcmp(tag, "!") == 0) || (type != NULL && strcmp(type, "str") == 0);
-    if (!is_text && tag != NULL && (type == NULL || !is_one_of(type, (const char *const[]){ "null", "bool", "int", "float", NULL })))
+    if (!is_text && tag != NULL && (type == NULL || !is_scalar_type(type)))
         return fail_at(r, at, "the tag %.60s is not known here; remove it", tag);
-    if (!is_text && resolve_plain(r, text, at, &value) < 0)
-        return -1;
+    const char *problem = is_text ? NULL : yaml_resolve(text, &value);
+    if (problem != NULL)
+        return fail_at(r, at, "%.40s %s; put it in quotes when it is text", text, problem);
     if (!is_text && type != NULL && (value == NULL || !has_type(value, type)))
         return fail_at(r, at, "\"%.60s\" is no %s, which its tag says", text, type);
     if (value == NULL)
