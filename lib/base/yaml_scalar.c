@@ -1,6 +1,7 @@
 #include "base/yaml_scalar.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
