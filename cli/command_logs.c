@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -138,13 +137,6 @@ static bool pump(struct source *s, int width, bool color)
     return any;
 }
 
-static bool runner_lives(const struct jobdir *d)
-{
-    auto_free char *path = jobdir_path(d, "lock");
-    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-    return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
-}
-
 static int members_of(const struct training_job *job, char **words, size_t count, char ***ret, size_t *ret_count, struct error *e)
 {
     char member[80];
@@ -175,7 +167,7 @@ static void follow(const struct jobdir *d, const struct logs_options *o, char **
 {
     struct sources s = { .items = NULL };
     for (;;) {
-        bool last = !o->follow || !runner_lives(d); /* asked before reading: what it wrote last is then there */
+        bool last = !o->follow || !jobdir_busy(d); /* asked before reading: what it wrote last is then there */
         for (size_t i = 0; i < count; i++)
             member_sources(d, o, members[i], &s);
         for (size_t i = 0; i < s.count; i++)

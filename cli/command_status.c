@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -32,14 +31,6 @@ static const struct command_page PAGE = {
     .examples = "ringmaster status --job-dir ringmaster-jobs/mnist\nringmaster status --job-dir ringmaster-jobs/mnist -o json | jq .phase",
     .notes = "Exit codes: 0 shown, 3 there is no such job.",
 };
-
-/* The runner holds the lock as long as it lives. */
-static bool runner_lives(const struct jobdir *d)
-{
-    auto_free char *path = jobdir_path(d, "lock");
-    auto_file FILE *file = fopen(path, "re");
-    return file && flock(fileno(file), LOCK_SH | LOCK_NB) < 0;
-}
 
 static enum pod_phase phase_of(const char *text)
 {
@@ -110,7 +101,7 @@ static void print_text(const struct jobdir *d, const struct training_job *job, c
     struct coordinator_report report;
     struct view v;
     struct view_style style = style_here();
-    bool lives = runner_lives(d), heard = report_read(d, &report);
+    bool lives = jobdir_busy(d), heard = report_read(d, &report);
     size_t pod_count;
     auto_free struct view_pod *pods = pods_read(d, job, lives, &pod_count);
     auto_buf struct buf text = BUF_INIT(1u << 20);

@@ -58,7 +58,7 @@ static int reference(const cJSON *row, const char *name, const struct container_
     return 0;
 }
 
-/* PYTHONPATH and PYTHONUNBUFFERED: what the pod says goes first, then what the runner's own environment had. */
+/* What the pod says goes first, then what the runner's own environment had. */
 static void python(struct process_environment *environment, const char *inherited_path)
 {
     const char *path = process_environment_get(environment, "PYTHONPATH");
@@ -66,8 +66,6 @@ static void python(struct process_environment *environment, const char *inherite
         auto_free char *both = xasprintf("%s:%s", path, inherited_path);
         process_environment_set(environment, "PYTHONPATH", both);
     }
-    if (!process_environment_get(environment, "PYTHONUNBUFFERED"))
-        process_environment_set(environment, "PYTHONUNBUFFERED", "1"); /* output goes to a pipe: lines come as they are written */
 }
 
 static int environment_read(const cJSON *container, const struct container_facts *facts, struct process_environment *ret,

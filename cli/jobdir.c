@@ -105,6 +105,13 @@ int jobdir_look(const char *path, struct jobdir *ret, struct error *e)
     return 0;
 }
 
+bool jobdir_busy(const struct jobdir *d)
+{
+    auto_free char *path = jobdir_path(d, "lock");
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
+}
+
 bool jobdir_used(const struct jobdir *d)
 {
     auto_free char *name = jobdir_path(d, "job.json");

@@ -34,6 +34,8 @@ struct jobdir {
 MUST_CHECK int jobdir_open(const char *path, struct jobdir *ret, struct error *e);
 /* For status and logs: no lock, and it must be there. */
 MUST_CHECK int jobdir_look(const char *path, struct jobdir *ret, struct error *e);
+/* True while a runner is at work in it. */
+bool jobdir_busy(const struct jobdir *d);
 /* True when a job has been started here before. */
 bool jobdir_used(const struct jobdir *d);
 /* Removes what a job left here, and only that. */

@@ -152,7 +152,7 @@ static int number(const char *word, const char *value, int64_t min, int64_t max,
 static int flag_apply(struct np_options *np, const struct np_flag *f, const char *word, const char *value, struct error *e)
 {
     char text[128];
-    int64_t n;
+    int64_t n = 0;
     np->used |= f->kind != NP_TIMESTAMPS;
     switch (f->kind) {
     case NP_COUNT: return number(word, value, 1, JOB_MAX_REPLICAS, &np->processes, e);
@@ -379,7 +379,7 @@ static void help_row(FILE *out, const struct np_flag *f, const char *text)
 {
     char left[80];
     snprintf(left, sizeof left, "%s%s%s%s", f->flag, f->other ? ", " : "", f->other ? f->other : "", f->values ? " VALUE" : "");
-    fprintf(out, "  %-38s %s\n", left, text);
+    fprintf(out, "  %-50s %s\n", left, text);
 }
 
 void np_help(FILE *out)

@@ -318,6 +318,8 @@ void pods_delete(struct pods *p, const char *uid, bool force)
 void pods_interrupt(struct pods *p)
 {
     for (size_t i = 0; i < p->count; i++) {
+        if (p->items[i]->over) /* nothing to end; how it ended stays to be seen */
+            continue;
         p->items[i]->deleting = true;
         replica_end(p->items[i], p->items[i]->grace_ms);
     }
@@ -327,7 +329,7 @@ void pods_kill(struct pods *p)
 {
     for (size_t i = 0; i < p->count; i++) {
         struct replica *r = p->items[i];
-        r->deleting = true;
+        r->deleting |= !r->over;
         r->sidecar_start_at_ms = 0;
         if (r->launcher.pid)
             (void)kill(r->launcher.pid, SIGKILL);

@@ -25,8 +25,10 @@ static const char *phase_of_process(enum process_state state, int32_t restarts)
 }
 
 /* The pod has the last word when it ended or is not there yet; between these the coordinator knows better. */
-static const char *phase_of_member(const struct view_pod *pod, const struct member_report *m)
+static const char *phase_of_member(const struct view_pod *pod, const struct member_report *m, bool job_is_over)
 {
+    if (!pod && job_is_over)
+        return "ended"; /* and cleaned up */
     if (!pod)
         return "pending";
     if (pod->phase == POD_SUCCEEDED)
@@ -38,10 +40,10 @@ static const char *phase_of_member(const struct view_pod *pod, const struct memb
     return m ? phase_of_process(m->state, m->restarts) : "starting";
 }
 
-static void member_build(struct view_member *row, const struct view_pod *pod, const struct member_report *m)
+static void member_build(struct view_member *row, const struct view_pod *pod, const struct member_report *m, bool job_is_over)
 {
     row->step = row->total_steps = -1;
-    row->phase = phase_of_member(pod, m);
+    row->phase = phase_of_member(pod, m, job_is_over);
     if (!m)
         return;
     row->step = m->step;
@@ -106,7 +108,7 @@ void view_build(const struct training_job *job, const struct job_status *status,
             for (size_t i = 0; i < pod_count && !pod; i++)
                 if (pods[i].role == (enum job_role)role && pods[i].index == index)
                     pod = &pods[i];
-            member_build(row, pod, report_member(report, row->member));
+            member_build(row, pod, report_member(report, row->member), phase_is_final(status->phase));
         }
     }
     progress_build(&v);

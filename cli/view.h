@@ -13,7 +13,8 @@
 struct view_member {
     char member[80];
     int32_t rank;               /* -1: not in the ring */
-    const char *phase;          /* static: "pending", "starting", "running", "stopping", "done", "failed", "lost", "restarting" */
+    const char *phase;          /* static: "pending", "starting", "running", "stopping", "done", "failed", "lost",
+                                 * "restarting", "ended" */
     int64_t step, total_steps;  /* -1 = unknown */
     bool has_loss;
     double loss, step_ms;       /* step_ms 0 = unknown */
