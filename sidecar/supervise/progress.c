@@ -99,7 +99,7 @@ int progress_merge(struct progress *p, const char *text, size_t len, int64_t mon
         merge_metrics(p->view.metrics, report, metrics, sizeof metrics, e) != 0)
         return -1;
 
-    memcpy(p->view.metrics, metrics, sizeof metrics);
+    (void)snprintf(p->view.metrics, sizeof p->view.metrics, "%s", metrics);
     if (has_total)
         p->view.total_steps = (int64_t)total;
     if (has_loss) {

@@ -1,0 +1,49 @@
+/*
+ * attach.h — the sidecar's unix socket: the launcher of this pod, and the clients inside the training process (wire/local.h).
+ *
+ * Who connects must have this process's user or be root; the first message must be a HELLO of this release; a malformed
+ * message closes the connection. A client belongs to the round that its process was started for: one that comes with another
+ * fence is refused in words. Runs on the loop's thread.
+ */
+#ifndef SUPERVISE_ATTACH_H
+#define SUPERVISE_ATTACH_H
+
+#include "base/loop.h"
+#include "sidecar/checkpoint/checkpoint.h"
+#include "sidecar/ring/engine.h"
+#include "sidecar/supervise/trainer.h"
+
+struct attach;
+
+struct attach_events {
+    void (*launcher)(void *ctx, const struct trainer_event *event); /* HELLO, GONE, STARTED, EXITED or SIGNALLED */
+    void (*report)(void *ctx, const char *text, size_t len, struct error *e, bool *ret_taken); /* false: e is told to the client */
+    void (*clients)(void *ctx, size_t attached, const char *framework); /* their number changed */
+    bool (*is_member)(void *ctx);                                   /* for the probe: does the coordinator know this member? */
+    void *ctx;
+};
+
+struct attach_options {
+    const char *path;            /* of the socket */
+    const char *job;             /* kept */
+    struct engine *engine;       /* kept; may be NULL in tests: clients are refused then */
+    struct checkpoint *checkpoint;
+};
+
+MUST_CHECK int attach_new(struct loop *l, const struct attach_options *options, const struct attach_events *events,
+                          struct attach **ret, struct error *e);
+void attach_free(struct attach *a);
+
+/* The round that clients may belong to from now on. */
+void attach_session(struct attach *a, uint64_t fence, uint32_t rank, uint32_t size, int64_t resume_step);
+
+/* Words to the launcher; nothing happens when none is connected. `environment`: "K=V\0K=V\0". */
+void attach_start(struct attach *a, uint64_t fence, const char *environment, size_t len);
+void attach_stop(struct attach *a, uint64_t fence, uint32_t grace_ms);
+void attach_leave(struct attach *a, int32_t code);
+
+void attach_committed(struct attach *a, int64_t step); /* tells the clients; answers flushes */
+void attach_ready(struct attach *a);                   /* the checkpoint engine is not busy any more */
+void attach_save(struct attach *a);                    /* asks the clients for a checkpoint */
+
+#endif

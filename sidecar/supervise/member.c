@@ -1,0 +1,569 @@
+#include "sidecar/supervise/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sidecar/ring/link.h"
+#include "sidecar/supervise/attach.h"
+#include "sidecar/supervise/channel.h"
+#include "sidecar/supervise/progress.h"
+#include "sidecar/supervise/trainer.h"
+
+#define DIAL_MS 5000          /* one attempt; link_dial retries within it */
+#define DIAL_PAUSE_MS 200
+#define COMPLAIN_EVERY_MS 30000
+#define PROGRESS_EVERY_MS 200
+#define STALE_GRACE_MS 2000
+
+struct member {
+    struct loop *loop;
+    struct member_options options;
+    struct link_identity identity;
+    struct engine *engine;
+    struct checkpoint *checkpoint;
+    struct attach *attach;
+    struct member_hub hub;
+
+    struct link *dial;          /* NULL: not dialling */
+    struct channel *channel;    /* NULL: not connected */
+    bool joined;                /* JOIN was sent on this channel */
+    bool stale;                 /* a newer attempt is at work: this sidecar takes no part any more */
+    struct loop_timer *tick, *redial;
+    int64_t ticked_ms, complained_ms;
+
+    uint64_t fence;             /* of the newest FORM */
+    uint64_t formed;            /* fence that the engine has formed; 0 = none */
+    struct checkpoint_restore restore;
+    struct history history;
+    struct trainer trainer;
+    struct progress progress;
+    struct progress_view told;  /* what the coordinator knows */
+    int64_t told_ms;
+};
+
+/* ---- to the coordinator ---- */
+
+static void send_view(struct member *m)
+{
+    struct trainer_view view = trainer_view_at(&m->trainer, clock_mono_ms());
+
+    if (m->joined)
+        channel_send(m->channel, PEER_TRAINER, m->fence, trainer_encode(&view));
+}
+
+/* Only with what the launcher told: the coordinator has to know at once whether a process runs here. */
+static void try_join(struct member *m)
+{
+    struct join j = { .port = m->options.port, .fence = m->fence != 0 ? m->fence : FENCE(m->options.attempt, 0) };
+
+    if (m->channel == NULL || m->joined || m->trainer.view.state == PROCESS_LOST)
+        return;
+    (void)snprintf(j.member, sizeof j.member, "%s", m->options.name);
+    (void)snprintf(j.host, sizeof j.host, "%s", m->options.address);
+    j.trainer = trainer_view_at(&m->trainer, clock_mono_ms());
+    j.holdings = checkpoint_holdings(m->checkpoint);
+    j.history = m->history;
+    channel_send(m->channel, PEER_JOIN, m->fence, join_encode(&j));
+    join_release(&j);
+    m->joined = true;
+    m->told = (struct progress_view){ .step = -2 }; /* differs from everything: sent at the next tick */
+}
+
+static void send_progress(struct member *m, int64_t now)
+{
+    struct progress_view *v = &m->progress.view;
+    struct engine_stats stats = { .slowest_rank = -1 };
+
+    if (!m->joined || now - m->told_ms < PROGRESS_EVERY_MS)
+        return;
+    engine_stats_read(m->engine, &stats);
+    v->bytes_reduced = (int64_t)stats.bytes_reduced;
+    v->operations = (int64_t)stats.operations;
+    v->busbw_gbps = stats.busbw_gbps;
+    v->wait_ms = stats.wait_ms;
+    v->saved = checkpoint_idle(m->checkpoint);
+    if (memcmp(v, &m->told, sizeof *v) == 0)
+        return;
+    m->told = *v;
+    m->told_ms = now;
+    channel_send(m->channel, PEER_PROGRESS, m->fence, progress_encode(v));
+}
+
+static void send_ring(struct member *m, const struct ring_view *r)
+{
+    if (m->joined)
+        channel_send(m->channel, PEER_RING, m->fence, ring_encode(r));
+}
+
+/* ---- the trainer ---- */
+
+static void start_process(struct member *m, uint64_t fence)
+{
+    auto_buf struct buf b = BUF_INIT(4096);
+    const char nul = '\0';
+
+    buf_addf(&b, "RINGMASTER_FENCE=%llu", (unsigned long long)fence);
+    buf_add_bytes(&b, &nul, 1);
+    buf_addf(&b, "RINGMASTER_ROUND=%u", FENCE_ROUND(fence));
+    buf_add_bytes(&b, &nul, 1);
+    buf_addf(&b, "RINGMASTER_RESUME_STEP=%lld", m->restore.found ? (long long)m->restore.step : -1LL);
+    buf_add_bytes(&b, &nul, 1);
+    progress_reset(&m->progress);
+    attach_start(m->attach, fence, b.text, b.len);
+}
+
+static void log_state(const struct member *m, enum process_state before)
+{
+    const struct trainer_view *v = &m->trainer.view;
+
+    if (v->state == before)
+        return;
+    if (v->state == PROCESS_FAILED)
+        log_warn("training process failed", KVI("code", v->code), KVI("signal", v->signal), KV("reason", v->reason));
+    else
+        log_info("training process", KV("state", process_state_name(v->state)), KVI("pid", v->pid), KVI("round", FENCE_ROUND(v->fence)));
+}
+
+static void drive(struct member *m, const struct trainer_event *event)
+{
+    enum process_state before = m->trainer.view.state;
+    struct trainer_output out = trainer_step(&m->trainer, event, clock_mono_ms());
+
+    if (out.word == WORD_START)
+        start_process(m, out.fence);
+    else if (out.word == WORD_STOP)
+        attach_stop(m->attach, out.fence, out.grace_ms);
+    else if (out.word == WORD_LEAVE)
+        attach_leave(m->attach, out.code);
+    log_state(m, before);
+    if (out.ended)
+        checkpoint_trainer_gone(m->checkpoint);
+    if (out.changed) {
+        if (event->kind == TRAINER_HELLO)
+            try_join(m);
+        send_view(m);
+    }
+}
+
+static void on_launcher(void *ctx, const struct trainer_event *event)
+{
+    drive(ctx, event);
+}
+
+static void on_report(void *ctx, const char *text, size_t len, struct error *e, bool *ret_taken)
+{
+    struct member *m = ctx;
+
+    *ret_taken = progress_merge(&m->progress, text, len, clock_mono_ms(), clock_wall_ms(), e) == 0;
+}
+
+static void on_clients(void *ctx, size_t attached, const char *framework)
+{
+    struct member *m = ctx;
+
+    m->progress.view.attached = attached > 0;
+    if (framework != NULL)
+        log_info("client attached", KV("framework", framework), KVI("clients", attached));
+}
+
+static bool is_member(void *ctx)
+{
+    const struct member *m = ctx;
+
+    return m->joined;
+}
+
+static void stop_process(struct member *m, int64_t grace_ms)
+{
+    struct trainer_event stop = { .kind = TRAINER_STOP, .grace_ms = (uint32_t)grace_ms };
+
+    drive(m, &stop);
+}
+
+/* ---- engine and checkpoints ---- */
+
+static void on_formed(void *ctx, uint64_t fence, int self_test_ok, double seconds)
+{
+    struct member *m = ctx;
+    struct ring_view r = { .fence = fence, .formed = true, .ok = self_test_ok != 0, .seconds = seconds, .lost_rank = -1 };
+
+    if (fence != m->fence)
+        return;
+    m->formed = fence;
+    if (m->options.rank >= 0)
+        send_ring(m, &r);
+}
+
+static void on_ring_lost(void *ctx, uint64_t fence, int32_t rank, const char *text)
+{
+    struct member *m = ctx;
+    struct ring_view r = { .fence = fence, .formed = false, .lost_rank = rank };
+
+    (void)snprintf(r.text, sizeof r.text, "%s", text);
+    if (m->formed == fence)
+        m->formed = 0;
+    trainer_ring_lost(&m->trainer, fence);
+    log_warn("ring lost", KVI("rank", rank), KV("text", text));
+    if (m->options.rank >= 0)
+        send_ring(m, &r);
+}
+
+static void checkpoint_send(void *ctx, cJSON *message)
+{
+    struct member *m = ctx;
+
+    if (m->joined)
+        channel_send(m->channel, PEER_CHECKPOINT, m->fence, message);
+    else
+        cJSON_Delete(message); /* the coordinator asks every member anew when it is back */
+}
+
+static void checkpoint_broadcast(void *ctx, cJSON *message)
+{
+    struct member *m = ctx;
+
+    if (m->hub.broadcast != NULL)
+        m->hub.broadcast(m->hub.ctx, message);
+    else
+        cJSON_Delete(message);
+}
+
+static void on_committed(void *ctx, int64_t step, const char *uri)
+{
+    struct member *m = ctx;
+
+    log_info("checkpoint committed", KVI("step", step), KV("uri", uri));
+    attach_committed(m->attach, step);
+    if (m->hub.committed != NULL)
+        m->hub.committed(m->hub.ctx, step, uri);
+}
+
+static void on_save_failed(void *ctx, int64_t step, const struct error *why)
+{
+    (void)ctx;
+    log_warn_from("checkpoint not committed; training goes on", why, KVI("step", step));
+}
+
+static void on_ready(void *ctx)
+{
+    struct member *m = ctx;
+
+    attach_ready(m->attach);
+}
+
+/* ---- words of the coordinator ---- */
+
+static void form_ring(struct member *m, const struct form *f)
+{
+    struct ring_plan plan = { .fence = f->fence, .rank = m->options.rank, .size = f->size, .members = f->members };
+    struct ring_member self = { .port = m->options.port };
+
+    if (m->options.rank < 0) { /* outside the ring its clients have a world of their own */
+        (void)snprintf(self.member, sizeof self.member, "%s", m->options.name);
+        (void)snprintf(self.host, sizeof self.host, "%s", m->options.address);
+        plan = (struct ring_plan){ .fence = f->fence, .rank = 0, .size = 1, .members = &self };
+    }
+    engine_form(m->engine, &plan);
+}
+
+static int on_form(struct member *m, const cJSON *body, struct error *e)
+{
+    struct form f;
+
+    if (form_decode(body, &f, e) != 0)
+        return -1;
+    if (m->options.rank >= 0 && (m->options.rank >= f.size || strcmp(f.members[m->options.rank].member, m->options.name) != 0)) {
+        form_release(&f);
+        return error_set(e, ERROR_INVALID, "the coordinator's list of members does not have %s at rank %d: the pods of this job "
+                         "do not belong together", m->options.name, m->options.rank);
+    }
+    m->history = f.history;
+    if (f.fence > m->fence) {
+        uint32_t rank = m->options.rank >= 0 ? (uint32_t)m->options.rank : 0, size = m->options.rank >= 0 ? (uint32_t)f.size : 1;
+        m->fence = f.fence;
+        m->restore = f.restore;
+        checkpoint_enter(m->checkpoint, f.fence, f.size, &f.restore);
+        attach_session(m->attach, f.fence, rank, size, f.restore.found ? f.restore.step : -1);
+        if (!f.alone || m->options.rank < 0)
+            form_ring(m, &f);
+        log_info("round forming", KVI("attempt", FENCE_ATTEMPT(f.fence)), KVI("round", FENCE_ROUND(f.fence)),
+                 KVI("ranks", f.size), KVI("resume_step", f.restore.found ? f.restore.step : -1));
+    }
+    form_release(&f);
+    return 0;
+}
+
+static int on_start(struct member *m, const cJSON *body, struct error *e)
+{
+    struct start_word w;
+    struct trainer_event event = { .kind = TRAINER_START };
+
+    if (start_decode(body, &w, e) != 0)
+        return -1;
+    if (w.fence != m->fence)
+        return 0;
+    event.fence = w.fence;
+    event.restarts = w.restarts;
+    drive(m, &event);
+    return 0;
+}
+
+static int on_abort(struct member *m, const cJSON *body, struct error *e)
+{
+    struct abort_word w;
+
+    if (abort_decode(body, &w, e) != 0)
+        return -1;
+    if (w.fence != 0 && w.fence < m->fence)
+        return 0;
+    log_warn("round over", KV("text", w.text));
+    m->formed = 0;
+    trainer_ring_lost(&m->trainer, m->fence);
+    engine_abort(m->engine, m->fence, w.text);
+    stop_process(m, w.grace_ms);
+    return 0;
+}
+
+static int on_command(struct member *m, const cJSON *body, struct error *e)
+{
+    enum report_command command;
+    int64_t grace_ms = 0;
+    auto_free char *text = json_print(body, false);
+
+    if (report_command_decode(text, strlen(text), &command, &grace_ms, e) != 0)
+        return -1;
+    if (command == COMMAND_STOP)
+        stop_process(m, grace_ms < 0 ? 0 : grace_ms < 86400000 ? grace_ms : 86400000);
+    else
+        attach_save(m->attach);
+    return 0;
+}
+
+static void become_stale(struct member *m, const char *why)
+{
+    if (m->stale)
+        return;
+    m->stale = true;
+    log_error("this pod belongs to an attempt that is over: its process is ended", KV("why", why));
+    engine_abort(m->engine, m->fence, "a newer attempt of the job is at work");
+    stop_process(m, STALE_GRACE_MS);
+}
+
+static int on_word(struct member *m, const struct peer_frame *frame, const cJSON *body, struct error *e)
+{
+    struct trainer_event leave = { .kind = TRAINER_LEAVE, .code = -1 };
+    const cJSON *history = json_at(body, "history");
+
+    switch (frame->type) {
+    case PEER_BEAT:
+        return history != NULL ? history_decode(history, &m->history, e) : 0;
+    case PEER_FORM:
+        return on_form(m, body, e);
+    case PEER_START:
+        return on_start(m, body, e);
+    case PEER_ABORT:
+        return on_abort(m, body, e);
+    case PEER_LEAVE:
+        leave.code = (int32_t)json_int(body, "exit_code", -1);
+        drive(m, &leave);
+        return 0;
+    case PEER_RELEASE:
+        drive(m, &leave);
+        return 0;
+    case PEER_COMMAND:
+        return on_command(m, body, e);
+    case PEER_CHECKPOINT:
+        checkpoint_message(m->checkpoint, 0, body);
+        return 0;
+    case PEER_FENCED:
+        become_stale(m, "the coordinator refused it");
+        return 0;
+    default:
+        return error_set(e, ERROR_INVALID, "frame type %u from the coordinator is not known here", frame->type);
+    }
+}
+
+/* ---- the connection ---- */
+
+static void hang_up(struct member *m, const struct error *why)
+{
+    channel_free(m->channel);
+    m->channel = NULL;
+    m->joined = false;
+    log_warn("coordinator lost; the training process is left alone until it is back", KV("error", why->text));
+    if (!m->stale)
+        loop_timer_at(m->redial, clock_mono_ms());
+}
+
+static void on_frame(void *ctx, struct channel *c, const struct peer_frame *frame, const cJSON *body, const struct error *why)
+{
+    struct member *m = ctx;
+    struct error e = ERROR_INIT;
+
+    (void)c;
+    if (body != NULL && on_word(m, frame, body, &e) == 0)
+        return;
+    if (body == NULL && why->kind != ERROR_NONE)
+        e = *why;
+    if (e.kind == ERROR_NONE)
+        (void)error_set(&e, ERROR_PEER_LOST, "the connection was closed");
+    hang_up(m, &e);
+}
+
+static void on_dialled(void *ctx, int fd, const struct peer_hello *peer, const struct error *why)
+{
+    struct member *m = ctx;
+    struct error e = ERROR_INIT;
+    int64_t now = clock_mono_ms();
+
+    (void)peer;
+    m->dial = NULL;
+    if (fd >= 0 && channel_new(m->loop, fd, on_frame, m, &m->channel, &e) == 0) {
+        log_info("coordinator found", KV("host", m->options.coordinator_host));
+        m->complained_ms = 0;
+        try_join(m);
+        return;
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    else
+        e = *why;
+    if (e.kind == ERROR_GONE) {
+        become_stale(m, e.text);
+        return;
+    }
+    if (m->complained_ms == 0 || now - m->complained_ms >= COMPLAIN_EVERY_MS) {
+        m->complained_ms = now;
+        log_warn_from("coordinator not reached; trying on", &e, KV("host", m->options.coordinator_host));
+    }
+    loop_timer_at(m->redial, now + DIAL_PAUSE_MS);
+}
+
+static void redial(void *ctx)
+{
+    struct member *m = ctx;
+    struct error e = ERROR_INIT;
+    uint64_t fence = m->fence != 0 ? m->fence : FENCE(m->options.attempt, 0);
+
+    if (link_dial(m->loop, &m->identity, m->options.coordinator_host, m->options.coordinator_port, PEER_CONTROL, 0, fence,
+                  clock_mono_ms() + DIAL_MS, on_dialled, m, &m->dial, &e) != 0) {
+        log_warn_from("coordinator cannot be dialled", &e);
+        loop_timer_at(m->redial, clock_mono_ms() + DIAL_MS);
+    }
+}
+
+static void tick(void *ctx)
+{
+    struct member *m = ctx;
+    int64_t now = clock_mono_ms(), pause = now - m->ticked_ms;
+
+    m->ticked_ms = now;
+    loop_timer_at(m->tick, now + BEAT_MS);
+    if (m->channel == NULL)
+        return;
+    if (pause > 3 * BEAT_MS)
+        channel_excuse(m->channel, pause - BEAT_MS);
+    int64_t silent = now - channel_heard_ms(m->channel);
+    if (silent > m->options.peer_timeout_ms) {
+        struct error e = ERROR_INIT;
+        (void)error_set(&e, ERROR_TIMEOUT, "silent for %lld ms", (long long)silent);
+        hang_up(m, &e);
+        return;
+    }
+    send_progress(m, now);
+    channel_send(m->channel, PEER_BEAT, m->fence, NULL);
+}
+
+/* ---- life ---- */
+
+void member_accept(struct member *m, int fd, const struct peer_hello *hello)
+{
+    engine_accept(m->engine, fd, hello);
+}
+
+struct checkpoint *member_checkpoint(struct member *m)
+{
+    return m->checkpoint;
+}
+
+uint64_t member_fence(const struct member *m)
+{
+    return m->fence != 0 ? m->fence : FENCE(m->options.attempt, 0);
+}
+
+bool member_idle(const struct member *m)
+{
+    return !trainer_is_active(&m->trainer.view) && checkpoint_idle(m->checkpoint);
+}
+
+void member_set_hub(struct member *m, const struct member_hub *hub)
+{
+    m->hub = *hub;
+}
+
+void member_begin(struct member *m)
+{
+    m->ticked_ms = clock_mono_ms();
+    loop_timer_at(m->tick, m->ticked_ms + BEAT_MS);
+    redial(m);
+}
+
+static int make_parts(struct member *m, struct error *e)
+{
+    const struct member_options *o = &m->options;
+    struct engine_options engine = { .key = o->key, .job_uid = o->job_uid, .member = o->name, .arena_bytes = o->arena_bytes,
+                                     .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
+                                     .chunk_bytes = o->chunk_bytes };
+    struct engine_events engine_events = { .on_formed = on_formed, .on_lost = on_ring_lost, .ctx = m };
+    struct checkpoint_options checkpoint = { .volume = o->checkpoint_volume, .memory = o->checkpoint_memory, .job_uid = o->job_uid,
+                                             .member = o->name, .rank = o->rank, .keep_last = o->checkpoint_keep };
+    struct checkpoint_events checkpoint_events = { .send = checkpoint_send, .broadcast = checkpoint_broadcast,
+                                                   .committed = on_committed, .failed = on_save_failed, .ready = on_ready, .ctx = m };
+    struct attach_events attach_events = { .launcher = on_launcher, .report = on_report, .clients = on_clients,
+                                           .is_member = is_member, .ctx = m };
+
+    if (engine_new(m->loop, &engine, &engine_events, &m->engine, e) != 0 ||
+        checkpoint_new(m->loop, &checkpoint, &checkpoint_events, &m->checkpoint, e) != 0)
+        return -1;
+    struct attach_options attach = { .path = o->socket, .job = o->job, .engine = m->engine, .checkpoint = m->checkpoint };
+    return attach_new(m->loop, &attach, &attach_events, &m->attach, e);
+}
+
+int member_new(struct loop *l, const struct member_options *options, struct member **ret, struct error *e)
+{
+    struct member *m = xcalloc(1, sizeof *m);
+
+    *m = (struct member){ .loop = l, .options = *options, .trainer = TRAINER_INIT, .restore = { .step = -1 },
+                          .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->name } };
+    progress_reset(&m->progress);
+    m->tick = loop_timer_new(l, tick, m);
+    m->redial = loop_timer_new(l, redial, m);
+    if (make_parts(m, e) != 0) {
+        member_free(m);
+        return -1;
+    }
+    *ret = m;
+    return 0;
+}
+
+void member_free(struct member *m)
+{
+    if (m == NULL)
+        return;
+    loop_timer_free(m->tick);
+    loop_timer_free(m->redial);
+    link_cancel(m->dial);
+    channel_free(m->channel);
+    attach_free(m->attach);
+    if (m->checkpoint != NULL)
+        checkpoint_free(m->checkpoint);
+    if (m->engine != NULL)
+        engine_free(m->engine);
+    free(m);
+}
