@@ -277,13 +277,13 @@ struct tidying {
     const char *dir; /* being looked through for leftovers */
 };
 
-/* A leftover of a generation that was being removed. */
+/* A leftover of a generation that was being removed, or of the hint. */
 static int tidy_root(void *ctx, const char *name, struct error *e)
 {
     const struct tidying *t = ctx;
     struct generation g;
     auto_free char *stem = xstrndup(name, strlen(name) - (layout_is_tmp(name) ? strlen(LAYOUT_TMP) : 0));
-    if (!layout_is_tmp(name) || !layout_generation_parse(stem, &g))
+    if (!layout_is_tmp(name) || (!layout_generation_parse(stem, &g) && strcmp(stem, LAYOUT_LATEST) != 0))
         return 0;
     auto_free char *path = fs_join(t->s->root, name);
     return fs_remove_tree(path, e);
