@@ -233,5 +233,6 @@ enum collective_state collective_pump(struct collective *c, bool *ret_read, bool
         if (received == 0 && sent == 0)
             return COLLECTIVE_RUNNING;
     }
+    *ret_read = *ret_write = true; /* stopped by the budget, possibly with nothing left to wait for */
     return COLLECTIVE_RUNNING;
 }

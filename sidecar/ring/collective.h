@@ -37,7 +37,8 @@ struct collective *collective_new(void); /* used for one collective after the ot
 void collective_free(struct collective *c);
 void collective_start(struct collective *c, const struct collective_plan *plan, int32_t rank, int32_t size,
                       const struct collective_lane *lane);
-/* Does what can be done now, but not for ever: *ret_read and *ret_write tell what to wait for (both at once: call again soon).
+/* Does what can be done now, but not for ever: *ret_read and *ret_write tell what to wait for; the right side can
+ * always be written to sooner or later, so asking for both is also how it comes back after a long turn.
  * FAILED: *ret_side is the neighbour it failed with, e says why (ERROR_PEER_LOST: the connection is gone; ERROR_GONE: this
  * rank's fence is old; else the neighbour sent what it must not). */
 enum collective_state collective_pump(struct collective *c, bool *ret_read, bool *ret_write, enum collective_side *ret_side,
