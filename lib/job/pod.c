@@ -160,8 +160,20 @@ static cJSON *metadata(const struct training_job *job, enum job_role role, int32
 
 /* ---- the user's containers ------------------------------------------------------------------------------------------- */
 
+/* What points into the shared directory, which the main container alone has. */
+static bool needs_the_mount(const char *name)
+{
+    static const char *const names[] = { "PYTHONPATH", "RINGMASTER_DIR", "RINGMASTER_SOCKET", "RINGMASTER_LIBRARY_DIR" };
+
+    for (size_t i = 0; i < COUNT(names); i++) {
+        if (strcmp(names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Ours first: a variable of the user may refer to them by $(NAME). */
-static void put_environment(cJSON *container, const cJSON *ours)
+static void put_environment(cJSON *container, const cJSON *ours, bool is_main)
 {
     const cJSON *theirs = json_at(container, "env"), *variable;
     cJSON *env = json_array();
@@ -171,6 +183,8 @@ static void put_environment(cJSON *container, const cJSON *ours)
         const char *name = json_text(variable, "name", "");
         const cJSON *user = NULL;
         bool taken = false;
+        if (!is_main && needs_the_mount(name))
+            continue;
         cJSON_ArrayForEach(user, theirs)
             taken |= strcmp(json_text(user, "name", ""), name) == 0;
         bool path = strcmp(name, "PYTHONPATH") == 0;
@@ -233,7 +247,7 @@ static void dress_containers(cJSON *spec, const struct training_job *job, enum j
         cJSON_ArrayForEach(container, cJSON_GetObjectItemCaseSensitive(spec, lists[i])) {
             bool is_main = i == 1 && strcmp(json_text(container, "name", ""), main_container) == 0;
             if (is_main || only == NULL || only[0] == '\0')
-                put_environment(container, env);
+                put_environment(container, env, is_main);
             if (!is_main)
                 continue;
             raise_memory(job, role, status, container);
@@ -352,7 +366,7 @@ static void add_volumes(cJSON *spec, const struct training_job *job)
     pod_secret_name(job, name);
     json_put_text(key, "name", "ringmaster-key");
     json_put_text(secret, "secretName", name);
-    json_put_int(secret, "defaultMode", 0440);
+    json_put_int(secret, "defaultMode", 0444); /* whoever the sidecar runs as; no other container mounts it */
     json_put(key, "secret", secret);
     json_append(volumes, key);
 }
@@ -363,17 +377,15 @@ static void add_sidecar(cJSON *spec, const struct training_job *job, enum job_ro
 {
     const char *const copy[] = { BIN_LAUNCHER, "--install", POD_DIR };
     const cJSON *main_container = container_named(json_at(job->spec.roles[role].template, "spec"), job_main_container(job, role));
-    cJSON *inits = have(spec, "initContainers", true);
+    cJSON *inits = json_array();
     cJSON *built = sidecar(job, role, index, context, main_container);
+    const cJSON *theirs;
 
-    if (!cJSON_InsertItemInArray(inits, 0, own_container(job, context, "ringmaster-install", copy, COUNT(copy), main_container)))
-        abort();
-    if (job->spec.sidecar.mode == SIDECAR_CONTAINER)
-        json_append(have(spec, "containers", true), built);
-    else if (cJSON_GetArraySize(inits) == 1)
-        json_append(inits, built);
-    else if (!cJSON_InsertItemInArray(inits, 1, built))
-        abort();
+    json_append(inits, own_container(job, context, "ringmaster-install", copy, COUNT(copy), main_container));
+    json_append(job->spec.sidecar.mode == SIDECAR_CONTAINER ? have(spec, "containers", true) : inits, built);
+    cJSON_ArrayForEach(theirs, json_at(spec, "initContainers"))
+        json_append(inits, cJSON_Duplicate(theirs, true));
+    replace(spec, "initContainers", inits);
     add_volumes(spec, job);
 }
 

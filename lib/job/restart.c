@@ -8,6 +8,8 @@
 #include "base/mem.h"
 #include "job/restart_text.h"
 
+enum { PATTERN_COPIES_MAX = 1000, PATTERN_BYTES_MAX = 1024 };
+
 /* What the system does to a pod without the user's program having a part in it. Kubernetes: pod reasons and the reasons of
  * the condition DisruptionTarget (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/); the last group is ours. */
 static const char *const INFRASTRUCTURE_REASONS[] = {
@@ -96,11 +98,32 @@ static bool matches_conditions(const struct failure_rule *rule, const struct fai
     return false;
 }
 
+/* regcomp writes repetitions out: "((a{999}){999}){999}" would take all memory there is. */
+static bool is_bearable(const char *pattern)
+{
+    uint64_t copies = 1;
+
+    for (const char *p = pattern; (p = strchr(p, '{')) != NULL; p++) {
+        uint64_t most = 0, number = 0;
+        for (const char *q = p + 1; *q == ',' || (*q >= '0' && *q <= '9'); q++) {
+            number = *q == ',' ? 0 : number * 10 + (uint64_t)(*q - '0');
+            most = number > most ? number : most;
+            if (most > PATTERN_COPIES_MAX)
+                return false;
+        }
+        copies *= most > 1 ? most : 1;
+        if (copies > PATTERN_COPIES_MAX)
+            return false;
+    }
+    return strlen(pattern) <= PATTERN_BYTES_MAX;
+}
+
 static bool matches_message(const struct failure_rule *rule, const struct failure_event *event)
 {
     regex_t pattern;
 
-    if (event->message == NULL || regcomp(&pattern, rule->message_pattern, REG_EXTENDED | REG_NOSUB) != 0)
+    if (event->message == NULL || !is_bearable(rule->message_pattern) ||
+        regcomp(&pattern, rule->message_pattern, REG_EXTENDED | REG_NOSUB) != 0)
         return false;
     bool found = regexec(&pattern, event->message, 0, NULL, 0) == 0;
     regfree(&pattern);

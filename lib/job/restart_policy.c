@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "job/restart.h"
 
@@ -76,6 +77,20 @@ static cJSON *encode_role(const struct training_job *job, enum job_role role)
     return o;
 }
 
+/* The text becomes a variable of a pod, where the kubelet would take "$(x" of a pattern for a reference. */
+static char *without_dollars(const char *text)
+{
+    auto_buf struct buf b = BUF_INIT(JSON_MAX_BYTES);
+
+    for (const char *p = text; *p != '\0'; p++) {
+        if (*p == '$')
+            buf_add(&b, "\\u0024");
+        else
+            buf_add_bytes(&b, p, 1);
+    }
+    return buf_take(&b);
+}
+
 char *restart_policy_encode(const struct training_job *job)
 {
     const struct failure_policy *failure = &job->spec.failure;
@@ -104,7 +119,8 @@ char *restart_policy_encode(const struct training_job *job)
     for (size_t i = 0; i < failure->rule_count; i++)
         json_append(rules, encode_rule(&failure->rules[i]));
     json_put(o, "rules", rules);
-    return json_print(o, false);
+    auto_free char *text = json_print(o, false);
+    return without_dollars(text);
 }
 
 /* ---- decode ---------------------------------------------------------------------------------------------------------- */

@@ -209,6 +209,12 @@ Test(restart, rules_match_by_code_reason_condition_message_role_and_container)
     rule->message_pattern = xstrdup("(unclosed");
     e.message = "(unclosed";
     cr_expect(!restart_rule_matches(job, &e), "a pattern that is none matches nothing");
+    free(rule->message_pattern);
+    rule->message_pattern = xstrdup("((a{999}){999}){999}");
+    cr_expect(!restart_rule_matches(job, &e), "a pattern that would take all memory is not compiled");
+    free(rule->message_pattern);
+    rule->message_pattern = xstrdup("u[a-z]{2,8}d");
+    cr_expect(restart_rule_matches(job, &e), "an ordinary repetition is");
 }
 
 static const struct { const char *name; enum rule_action action; int32_t ps; int verdict; bool counted; } ACTIONS[] = {
@@ -412,7 +418,7 @@ static struct training_job *rich_job(void)
     rule = fixture_rule(job, RULE_RESTART_JOB_FREE);
     rule->reason_count = 2;
     rule->reasons = fixture_texts(2, reasons);
-    rule->message_pattern = xstrdup("a \"quoted\" .*");
+    rule->message_pattern = xstrdup("a \"quoted\" .*$|$(HOME)");
     rule = fixture_rule(job, RULE_IGNORE);
     rule->condition_count = 1;
     rule->condition_types = fixture_texts(1, TYPE);
@@ -430,6 +436,8 @@ Test(restart, the_coordinator_with_the_encoded_policy_comes_to_the_same_verdict)
     cr_assert(restart_policy_decode(text, &copy, &e) == 0, "%s", e.text);
     again = restart_policy_encode(copy);
     cr_expect_str_eq(text, again);
+    cr_expect(strchr(text, '$') == NULL, "the kubelet must not expand anything in it");
+    cr_expect_str_eq(copy->spec.failure.rules[1].message_pattern, job->spec.failure.rules[1].message_pattern);
     static const char *const why[] = { "Error", "Evicted", "OOMKilled", "", "SidecarLost" };
     for (int code = 0; code < 256; code++) {
         for (size_t k = 0; k < COUNT(why); k++) {

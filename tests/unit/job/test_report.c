@@ -1,0 +1,133 @@
+#include <criterion/criterion.h>
+
+#include "job/report.h"
+#include "tests/unit/job/job_fixture.h"
+
+static struct coordinator_report full_report(void)
+{
+    struct coordinator_report r = {
+        .job_uid = "0b1e8a3c", .coordinator = "chief-0", .attempt = 3, .round = 4, .formed = true, .self_test_ok = true,
+        .formed_ms = 1700000000123, .form_seconds = 0.25,
+        .counters = { .restarts = 3, .restarts_counted = 2, .disruptions = 1, .streak = 1, .window_start_ms = 99, .window_restarts = 2 },
+        .checkpoint_step = 500, .checkpoint_ms = 1700000001000, .checkpoint_uri = "/ckpt/step-500", .resume_step = 450,
+        .gave_up = true, .give_up_reason = "PermanentExitCode", .give_up_message = "worker-1 \"exited\"\n", .sent_ms = 1700000002000,
+    };
+
+    r.rounds = xcalloc(1, sizeof *r.rounds);
+    r.round_count = 1;
+    r.rounds[0] = (struct round_view){
+        .attempt = 3, .round = 3,
+        .cause = { .attempt = 3, .round = 3, .role = ROLE_WORKER, .index = 1, .pod = "mnist-worker-1", .node = "n1", .container = "tensorflow",
+                   .has_exit = true, .exit_code = 137, .signal = 9, .reason = "Error", .class = FAILURE_USER, .message = "killed",
+                   .time_ms = 1700000000000, .lost_steps = { .set = true, .value = 12 } },
+        .counters = { .restarts = 3, .restarts_counted = 2 },
+    };
+    r.members = xcalloc(2, sizeof *r.members);
+    r.member_count = 2;
+    r.members[0] = (struct member_report){ .member = "chief-0", .rank = 0, .state = PROCESS_RUNNING, .pid = 17, .attached = true, .step = 510,
+                                           .total_steps = 1000, .has_loss = true, .loss = 0.125, .step_ms = 3.5, .bytes_reduced = 1 << 30,
+                                           .operations = 42, .busbw_gbps = 1.25, .wait_ms = 0.5, .metrics = "{\"accuracy\":0.97}",
+                                           .started_ms = 5, .first_step_ms = 6 };
+    r.members[1] = (struct member_report){ .member = "ps-0", .rank = -1, .state = PROCESS_WAITING, .step = -1, .total_steps = -1 };
+    return r;
+}
+
+Test(report, what_is_written_is_read_back_whole)
+{
+    struct coordinator_report r = full_report(), back;
+    auto_free char *text = report_encode(&r), *again = NULL;
+    struct error e = ERROR_INIT;
+
+    cr_expect(strchr(text, '\n') == NULL, "one report is one line");
+    cr_assert(report_decode(text, strlen(text), &back, &e) == 0, "%s", e.text);
+    again = report_encode(&back);
+    cr_expect_str_eq(text, again);
+    cr_expect(back.round_count == 1 && back.rounds[0].cause.exit_code == 137 && back.rounds[0].cause.lost_steps.value == 12);
+    cr_expect(back.member_count == 2 && back.members[0].loss == 0.125 && !back.members[1].has_loss && back.members[1].step == -1);
+    cr_expect_str_eq(back.members[0].metrics, "{\"accuracy\":0.97}");
+    cr_expect(back.gave_up && back.resume_step == 450 && back.counters.window_start_ms == 99);
+    report_release(&r);
+    report_release(&back);
+}
+
+Test(report, a_loss_that_is_no_number_is_left_out)
+{
+    struct coordinator_report r = full_report(), back;
+    struct error e = ERROR_INIT;
+
+    r.members[0].loss = 0.0 / 0.0;
+    r.members[0].busbw_gbps = 1.0 / 0.0;
+    auto_free char *text = report_encode(&r);
+    cr_assert(report_decode(text, strlen(text), &back, &e) == 0, "%s", e.text);
+    cr_expect(!back.members[0].has_loss && back.members[0].busbw_gbps == 0);
+    report_release(&r);
+    report_release(&back);
+}
+
+Test(report, a_large_job_is_reported_within_bounds)
+{
+    struct coordinator_report r = full_report(), back;
+    struct error e = ERROR_INIT;
+
+    r.rounds = xrealloc(r.rounds, 500, sizeof *r.rounds);
+    for (r.round_count = 1; r.round_count < 500; r.round_count++) {
+        r.rounds[r.round_count] = r.rounds[0];
+        r.rounds[r.round_count].round = (int32_t)r.round_count;
+        memset(r.rounds[r.round_count].cause.message, 'x', sizeof r.rounds[0].cause.message - 1);
+    }
+    r.members = xrealloc(r.members, 2000, sizeof *r.members);
+    for (; r.member_count < 2000; r.member_count++)
+        r.members[r.member_count] = r.members[0];
+    auto_free char *text = report_encode(&r);
+    cr_assert(report_decode(text, strlen(text), &back, &e) == 0, "%s", e.text);
+    cr_expect(back.member_count == REPORT_MAX_MEMBERS);
+    cr_expect(back.rounds[back.round_count - 1].round == 499, "the newest rounds are there");
+    report_release(&r);
+    report_release(&back);
+}
+
+static const struct { const char *name, *text, *error; } BAD[] = {
+    { "nothing", "", "not valid JSON" },
+    { "a list", "[]", "\"type\"" },
+    { "a command", "{\"type\":\"command\",\"command\":\"stop\"}", "expected \"state\"" },
+    { "a negative attempt", "{\"type\":\"state\",\"attempt\":-1}", "\"attempt\"" },
+    { "an attempt over all bounds", "{\"type\":\"state\",\"attempt\":1e300}", "\"attempt\"" },
+    { "a text for a number", "{\"type\":\"state\",\"round\":\"4\"}", "\"round\"" },
+    { "a number for a truth", "{\"type\":\"state\",\"formed\":1}", "\"formed\"" },
+    { "a name that is too long", "{\"type\":\"state\",\"job_uid\":\"0123456789012345678901234567890123456789012345678901234567890123456789\"}", "\"job_uid\"" },
+    { "members that are no list", "{\"type\":\"state\",\"members\":{}}", "\"members\"" },
+    { "a state that is none", "{\"type\":\"state\",\"members\":[{\"state\":\"Dancing\"}]}", "\"state\"" },
+    { "a round of no role", "{\"type\":\"state\",\"rounds\":[{\"role\":\"king\",\"class\":\"User\"}]}", "\"role\"" },
+    { "an exit code over 255", "{\"type\":\"state\",\"rounds\":[{\"role\":\"ps\",\"class\":\"User\",\"exit_code\":256}]}", "\"exit_code\"" },
+    { "an index over all replicas", "{\"type\":\"state\",\"rounds\":[{\"role\":\"ps\",\"class\":\"User\",\"index\":100000}]}", "\"index\"" },
+};
+
+Test(report, what_is_none_is_refused_in_words)
+{
+    for (size_t i = 0; i < COUNT(BAD); i++) {
+        struct coordinator_report r = { .attempt = 55 };
+        struct error e = ERROR_INIT;
+        cr_expect(report_decode(BAD[i].text, strlen(BAD[i].text), &r, &e) < 0 && r.attempt == 55, "case %s", BAD[i].name);
+        cr_expect(strstr(e.text, BAD[i].error) != NULL, "case %s: %s", BAD[i].name, e.text);
+    }
+}
+
+Test(report, commands_go_down_and_come_back)
+{
+    for (enum report_command c = COMMAND_STOP; c <= COMMAND_CHECKPOINT; c++) {
+        auto_free char *text = report_command_encode(c, 2500);
+        enum report_command back;
+        int64_t grace_ms = 0;
+        struct error e = ERROR_INIT;
+        cr_assert(report_command_decode(text, strlen(text), &back, &grace_ms, &e) == 0, "%s", e.text);
+        cr_expect(back == c && grace_ms == 2500);
+    }
+    static const char *const bad[] = { "{\"type\":\"command\",\"command\":\"dance\"}", "{\"type\":\"command\",\"command\":\"stop\",\"grace_ms\":-1}",
+                                       "{\"type\":\"state\"}", "no" };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        enum report_command back = COMMAND_STOP;
+        int64_t grace_ms = 0;
+        struct error e = ERROR_INIT;
+        cr_expect(report_command_decode(bad[i], strlen(bad[i]), &back, &grace_ms, &e) < 0, "%s", bad[i]);
+    }
+}
