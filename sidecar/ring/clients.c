@@ -44,6 +44,8 @@ static void push_backlog(struct client *c)
 {
     size_t done = 0;
 
+    if (c->backlog_count == 0)
+        return;
     while (done < c->backlog_count && push(c, &c->backlog[done]))
         done++;
     memmove(c->backlog, c->backlog + done, (c->backlog_count - done) * sizeof *c->backlog);

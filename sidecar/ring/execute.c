@@ -437,8 +437,9 @@ static void finish(struct engine *g)
     count(g, run);
     run->active = false;
     g->queued--;
+    bool gathers = first->sig.op == SHM_OP_ALLGATHER;
     for (size_t i = 0; i < run->list.count; i++) {
-        uint64_t out_count = first->sig.op == SHM_OP_ALLGATHER ? run->out_count : run->requests[i]->sig.count;
+        uint64_t out_count = gathers ? run->out_count : run->requests[i]->sig.count;
         request_end(g, run->requests[i], status, text, run->out_offset, out_count);
     }
     clear_running(g);

@@ -525,7 +525,7 @@ static void test_mismatch(int size)
         }
         collect(&s, SHM_MISMATCH, replies);
         for (int r = 0; r < size; r++) {
-            char odd[32];
+            char odd[64];
             (void)snprintf(odd, sizeof odd, "rank %d (worker-%d)", size - 1, size - 2);
             CHECK(strstr(replies[r].text, "rank ") != NULL && strstr(replies[r].text, odd) != NULL &&
                       strstr(replies[r].text, "\"loss\"") != NULL, "kind %d: \"%s\"", kind, replies[r].text);
@@ -679,7 +679,7 @@ static void test_killed_rank(int size, int dead)
 {
     struct setup s;
     struct shm_reply reply;
-    char says[64];
+    char says[160];
 
     begin(dead == 0 ? "rank 0 killed in the middle" : "a rank killed in the middle", size);
     set_up(&s, size, 65536);
@@ -785,7 +785,7 @@ static void test_rank_that_does_not_come(int size)
         world_form_one(&w, r, w.fence);
     }
     CHECK(world_wait(&w, all_alive_lost, 3000), "the others wait for ever");
-    char says[64];
+    char says[160];
     (void)snprintf(says, sizeof says, "peer lost: rank %d (worker-%d)", size - 1, size - 2);
     CHECK(strstr(w.nodes[0].lost_text, says) == w.nodes[0].lost_text && w.nodes[0].lost_rank == size - 1, "\"%s\"", w.nodes[0].lost_text);
     world_stop(&w);
