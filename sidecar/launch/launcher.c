@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -332,6 +333,7 @@ int launcher_run(const struct launcher_options *options, int *ret_code, struct e
 {
     struct launcher l = { .options = options, .phase = PHASE_IDLE, .reconnect_ms = RECONNECT_FIRST_MS, .leave_code = -1 };
 
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* not inherited from the guard */
     if (loop_new(&l.loop, e) != 0)
         return -1;
     l.reconnect = loop_timer_new(l.loop, options->no_sidecar ? start_alone : connect_sidecar, &l);

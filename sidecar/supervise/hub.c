@@ -216,13 +216,27 @@ static void log_phase(const struct hub *h, enum coordinator_phase before)
                  KVI("restarts", c->history.counters.restarts));
 }
 
+static void log_failure(const struct hub *h, int32_t restarts_before)
+{
+    const struct history *past = &h->core.history;
+
+    if (past->counters.restarts == restarts_before || past->round_count == 0)
+        return;
+    const struct failure *f = &past->rounds[past->round_count - 1].cause;
+    log_warn("first cause", KV("role", role_name(f->role)), KVI("index", f->index), KV("reason", f->reason),
+             KV("class", failure_class_name(f->class)), KV("text", f->message), KVI("round", f->round),
+             KVI("restarts", past->counters.restarts), KVI("counted", past->counters.restarts_counted));
+}
+
 static void feed(struct hub *h, const struct coordinator_event *event)
 {
     struct coordinator_outputs outputs = { .items = NULL };
     struct coordinator_now now = now_of();
     enum coordinator_phase before = h->core.phase;
+    int32_t restarts = h->core.history.counters.restarts;
 
     coordinator_step(&h->core, event, &now, &outputs);
+    log_failure(h, restarts);
     log_phase(h, before);
     for (size_t i = 0; i < outputs.count; i++)
         carry_out(h, &outputs.items[i]);

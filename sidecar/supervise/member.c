@@ -209,7 +209,6 @@ static void on_ring_lost(void *ctx, uint64_t fence, int32_t rank, const char *te
     if (m->formed == fence)
         m->formed = 0;
     trainer_ring_lost(&m->trainer, fence);
-    log_warn("ring lost", KVI("rank", rank), KV("text", text));
     if (m->options.rank >= 0)
         send_ring(m, &r);
 }

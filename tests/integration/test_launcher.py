@@ -1,0 +1,530 @@
+"""ringmaster-launch: what it runs, what it reports, what it leaves behind (nothing)."""
+
+import os
+import pathlib
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+HELLO, STARTED, EXITED, SIGNALLED, START, STOP, LEAVE = 1, 2, 3, 4, 16, 17, 18
+HELLO_STRUCT = struct.Struct("<IIIIQIIiI")
+STARTED_STRUCT = struct.Struct("<QIIq")
+EXITED_STRUCT = struct.Struct("<QiIqII256s")
+
+
+class Message:
+    def __init__(self, kind, payload):
+        self.kind, self.payload = kind, payload
+        if kind == HELLO:
+            (_, _, self.launcher_pid, self.running, self.fence, self.child_pid, self.has_exited, self.status,
+             self.terminating) = HELLO_STRUCT.unpack(payload)
+        elif kind == STARTED:
+            self.fence, self.child_pid, _, self.wall_ms = STARTED_STRUCT.unpack(payload)
+        elif kind == EXITED:
+            self.fence, self.status, self.oom, self.wall_ms, self.not_started, self.stopped, reason = EXITED_STRUCT.unpack(payload)
+            self.reason = reason.split(b"\0")[0].decode()
+
+
+class Sidecar:
+    """The sidecar's end of the socket, driven by the test."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.server = self.connection = None
+        self.listen()
+
+    def listen(self):
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(str(self.path))
+        self.server.listen()
+
+    def accept(self, timeout_s=5):
+        self.server.settimeout(timeout_s)
+        self.connection, _ = self.server.accept()
+        self.connection.settimeout(timeout_s)
+        return self.read(HELLO)
+
+    def vanish(self):
+        self.connection.close()
+        self.server.close()
+        self.path.unlink()
+
+    def read(self, kind, timeout_s=5):
+        self.connection.settimeout(timeout_s)
+        header = self._exactly(8)
+        length, got, fds = struct.unpack("<IHH", header)
+        assert fds == 0
+        assert got == kind
+        return Message(got, self._exactly(length))
+
+    def nothing_comes(self, seconds=0.1):
+        return not select.select([self.connection], [], [], seconds)[0]
+
+    def _exactly(self, count):
+        data = b""
+        while len(data) < count:
+            more = self.connection.recv(count - len(data))
+            assert more, "the launcher closed the connection"
+            data += more
+        return data
+
+    def send(self, kind, payload):
+        self.connection.sendall(struct.pack("<IHH", len(payload), kind, 0) + payload)
+
+    def start(self, fence=1 << 32 | 1, **env):
+        self.send(START, struct.pack("<Q", fence) + b"".join(f"{k}={v}\0".encode() for k, v in env.items()))
+
+    def stop(self, fence=1 << 32 | 1, grace_ms=2000):
+        self.send(STOP, struct.pack("<QII", fence, grace_ms, 0))
+
+    def leave(self, code=-1):
+        self.send(LEAVE, struct.pack("<iI", code, 0))
+
+    def close(self):
+        for s in (self.connection, self.server):
+            if s:
+                s.close()
+
+
+@pytest.fixture
+def sidecar(job_dir):
+    job_dir.mkdir()
+    s = Sidecar(job_dir / "sidecar.sock")
+    yield s
+    s.close()
+
+
+@pytest.fixture
+def launch(launch_path, sidecar, tmp_path):
+    """Starts the launcher on a command; its output is in files. Killed with the test."""
+    started = []
+
+    def start(*command, options=(), **popen):
+        with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
+            process = subprocess.Popen([launch_path, "--socket", sidecar.path, *options, "--", *map(str, command)],
+                                       stdin=subprocess.DEVNULL, stdout=out, stderr=err, **popen)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def run(launch_path, *command, **popen):
+    return subprocess.run([launch_path, "--no-sidecar", "--", *map(str, command)], capture_output=True, timeout=30, **popen)
+
+
+def script(tmp_path, text, name="script.py"):
+    path = tmp_path / name
+    path.write_text(text)
+    return [sys.executable, str(path)]
+
+
+# ---- exit codes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line, code",
+    [("exit 0", 0), ("exit 1", 1), ("exit 2", 2), ("exit 255", 255), ("kill -9 $$", 137), ("kill -11 $$", 139), ("kill -15 $$", 143),
+     ("kill -6 $$", 134), ("ulimit -c 0; kill -3 $$", 131)],
+)
+def test_the_exit_code_is_exact(launch_path, line, code):
+    assert run(launch_path, "sh", "-c", line).returncode == code
+
+
+@pytest.mark.parametrize(
+    "command, code, words",
+    [
+        (["no-such-program-here"], 127, "not found in PATH"),
+        (["/no/such/file"], 127, "/no/such/file: No such file or directory"),
+        (["/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+        (["/tmp"], 126, "/tmp: "),
+        ([""], 127, "the command is empty"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_named(launch_path, command, code, words):
+    result = run(launch_path, *command)
+    assert result.returncode == code
+    assert words in result.stderr.decode()
+
+
+def test_a_missing_interpreter_is_told_from_a_missing_file(launch_path, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("#!/no/such/python\n")
+    path.chmod(0o755)
+    result = run(launch_path, path)
+    assert result.returncode == 127
+    assert f"{path}: the interpreter" in result.stderr.decode()
+
+
+def test_a_file_that_is_no_program_is_told(launch_path, tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"\x00\x01\x02\x03" * 64)
+    path.chmod(0o755)
+    result = run(launch_path, path)
+    assert result.returncode == 126
+    assert "no program for this machine" in result.stderr.decode()
+
+
+def test_without_a_command_it_says_how_it_is_used(launch_path):
+    result = subprocess.run([launch_path], capture_output=True, timeout=10, text=True)
+    assert result.returncode == 2
+    assert "no command" in result.stderr
+
+
+# ---- what the command sees -----------------------------------------------------------------------------------------------
+
+
+def test_output_passes_untouched(launch_path):
+    data = bytes(range(256)) * 1000
+    result = run(launch_path, sys.executable, "-c",
+                 "import sys; d = bytes(range(256)) * 1000; sys.stdout.buffer.write(d); sys.stderr.buffer.write(d[::-1])")
+    assert result.stdout == data
+    assert result.stderr == data[::-1]
+
+
+def test_stdin_is_inherited(launch_path):
+    assert run(launch_path, "cat", input=b"hello\0world").stdout == b"hello\0world"
+
+
+def test_signals_are_as_a_shell_would_leave_them(launch_path):
+    result = run(launch_path, "cat", "/proc/self/status")
+    fields = dict(line.split(":\t", 1) for line in result.stdout.decode().splitlines() if ":\t" in line)
+    assert int(fields["SigBlk"], 16) == 0
+    assert int(fields["SigIgn"], 16) == 0
+    assert fields["Pid"] == fields["NSpid"].split()[-1]
+
+
+def test_it_is_the_leader_of_its_own_session(launch_path):
+    result = run(launch_path, sys.executable, "-c", "import os; print(os.getpid() == os.getsid(0) == os.getpgid(0))")
+    assert result.stdout == b"True\n"
+
+
+def test_no_descriptor_of_the_launcher_reaches_it(launch_path):
+    result = run(launch_path, sys.executable, "-c", "import os; print(sorted(int(f) for f in os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))")
+    assert result.stdout == b"[0, 1, 2] 4\n"  # the fourth is listdir's own
+
+
+# ---- talking to the sidecar ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_runs_before_the_word(launch, sidecar, tmp_path):
+    launch("sh", "-c", "echo ran")
+    hello = sidecar.accept()
+    assert (hello.running, hello.fence, hello.has_exited) == (0, 0, 0)
+    assert sidecar.nothing_comes(0.3)
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_a_life_with_restarts_in_place(launch, sidecar, tmp_path):
+    process = launch("sh", "-c", 'echo "$RINGMASTER_ROUND $PATH_WAS_KEPT"; exit $CODE', env={**os.environ, "CODE": "9", "PATH_WAS_KEPT": "yes"})
+    sidecar.accept()
+    for number, code in ((1, 3), (2, 0)):
+        fence = 1 << 32 | number
+        sidecar.start(fence, RINGMASTER_ROUND=number, CODE=code)
+        assert sidecar.read(STARTED).fence == fence
+        exited = sidecar.read(EXITED)
+        assert (exited.fence, exited.status, exited.stopped, exited.not_started, exited.reason) == (fence, code << 8, 0, 0, "")
+        assert process.poll() is None
+    assert (tmp_path / "out").read_text() == "1 yes\n2 yes\n"
+    sidecar.leave()
+    assert process.wait(5) == 0
+
+
+def test_it_leaves_with_the_code_of_the_last_process(launch, sidecar):
+    process = launch("sh", "-c", "kill -11 $$")
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    assert os.WTERMSIG(sidecar.read(EXITED).status) == signal.SIGSEGV
+    sidecar.leave(-1)
+    assert process.wait(5) == 139
+
+
+def test_it_leaves_with_a_given_code_and_ends_the_process(launch, sidecar, processes, wait_for):
+    process = launch("sleep", "1000")
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    sidecar.leave(7)
+    assert process.wait(5) == 7
+    wait_for(lambda: not processes(), what="every process gone")
+
+
+def test_a_command_that_cannot_be_run_is_reported_with_its_reason(launch, sidecar):
+    process = launch("/no/such/train.py")
+    sidecar.accept()
+    sidecar.start()
+    exited = sidecar.read(EXITED)
+    assert exited.not_started == 1
+    assert os.WEXITSTATUS(exited.status) == 127
+    assert "/no/such/train.py" in exited.reason
+    sidecar.leave()
+    assert process.wait(5) == 127
+
+
+def test_stop_ends_a_process_that_ignores_sigterm(launch, sidecar, tmp_path):
+    launch("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done")
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    while b"ready" not in (tmp_path / "out").read_bytes():
+        time.sleep(0.01)
+    begin = time.monotonic()
+    sidecar.stop(grace_ms=300)
+    exited = sidecar.read(EXITED)
+    assert 0.25 < time.monotonic() - begin < 2
+    assert os.WTERMSIG(exited.status) == signal.SIGKILL
+    assert exited.stopped == 1
+
+
+def test_stop_lets_a_process_end_by_itself(launch, sidecar, tmp_path):
+    launch(*script(tmp_path, "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(5))\nprint('ready', flush=True)\ntime.sleep(100)\n"))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    while b"ready" not in (tmp_path / "out").read_bytes():
+        time.sleep(0.01)
+    sidecar.stop(grace_ms=5000)
+    exited = sidecar.read(EXITED)
+    assert (os.WEXITSTATUS(exited.status), exited.stopped) == (5, 1)
+
+
+def test_sigterm_is_reported_at_once_and_passed_on(launch, sidecar, tmp_path):
+    process = launch(*script(tmp_path, """
+import signal, sys, time
+def end(*_):
+    time.sleep(0.5)
+    sys.exit(41)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(100)
+"""))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    while b"ready" not in (tmp_path / "out").read_bytes():
+        time.sleep(0.01)
+    begin = time.monotonic()
+    process.terminate()
+    sidecar.read(SIGNALLED)
+    assert time.monotonic() - begin < 0.3
+    exited = sidecar.read(EXITED)
+    assert os.WEXITSTATUS(exited.status) == 41
+    assert process.wait(5) == 41
+
+
+def test_sigterm_before_the_start_ends_it(launch, sidecar):
+    process = launch("sleep", "1000")
+    sidecar.accept()
+    process.terminate()
+    sidecar.read(SIGNALLED)
+    assert process.wait(5) == 143
+
+
+def test_a_grace_time_of_its_own_bounds_sigterm(launch_path, tmp_path, wait_for):
+    with open(tmp_path / "out", "wb") as out:
+        process = subprocess.Popen([launch_path, "--no-sidecar", "--grace", "300ms", "--", "sh", "-c",
+                                    "trap '' TERM; echo ready; while :; do sleep 1; done"], stdout=out)
+    wait_for(lambda: b"ready" in (tmp_path / "out").read_bytes(), what="the script ready")
+    process.terminate()
+    assert process.wait(5) == 137
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH])
+def test_other_signals_are_passed_on_once(launch, sidecar, tmp_path, number, wait_for):
+    process = launch(*script(tmp_path, f"""
+import signal, time
+got = []
+for n in (1, 2, 3, 10, 12, 28):
+    signal.signal(n, lambda n, f: (got.append(n), print(n, flush=True)))
+print("ready", flush=True)
+end = time.monotonic() + 20
+while time.monotonic() < end and not got:
+    time.sleep(0.01)
+time.sleep(0.2)
+raise SystemExit(len(got))
+"""))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    wait_for(lambda: b"ready" in (tmp_path / "out").read_bytes(), what="the script ready")
+    process.send_signal(number)
+    assert os.WEXITSTATUS(sidecar.read(EXITED).status) == 1
+    assert process.poll() is None
+    assert (tmp_path / "out").read_text() == f"ready\n{int(number)}\n"
+
+
+# ---- the sidecar goes and comes back ---------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_a_sidecar_that_is_not_up_yet(launch, sidecar, wait_for):
+    sidecar.server.close()
+    sidecar.path.unlink()
+    process = launch("true")
+    time.sleep(0.2)
+    assert process.poll() is None
+    sidecar.listen()
+    sidecar.accept()
+
+
+def test_the_process_runs_on_while_the_sidecar_is_gone(launch, sidecar):
+    launch("sleep", "1000")
+    sidecar.accept()
+    sidecar.start(fence=1 << 32 | 5)
+    pid = sidecar.read(STARTED).child_pid
+    sidecar.vanish()
+    time.sleep(0.2)
+    os.kill(pid, 0)
+    sidecar.listen()
+    hello = sidecar.accept()
+    assert (hello.running, hello.fence, hello.child_pid, hello.has_exited) == (1, 1 << 32 | 5, pid, 0)
+
+
+def test_an_end_that_nobody_heard_is_told_later(launch, sidecar, wait_for):
+    process = launch("sh", "-c", "sleep 0.2; exit 23")
+    sidecar.accept()
+    sidecar.start()
+    pid = sidecar.read(STARTED).child_pid
+    sidecar.vanish()
+    wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists(), what="the process reaped")
+    sidecar.listen()
+    hello = sidecar.accept()
+    assert (hello.running, hello.has_exited, os.WEXITSTATUS(hello.status)) == (0, 1, 23)
+    exited = sidecar.read(EXITED)
+    assert os.WEXITSTATUS(exited.status) == 23
+    sidecar.leave()
+    assert process.wait(5) == 23
+
+
+# ---- nothing is left -------------------------------------------------------------------------------------------------------
+
+HELPERS = """
+import os, signal, sys, time
+if os.fork() == 0:                      # a data worker in the same session
+    time.sleep(1000)
+if os.fork() == 0:                      # a daemon: its own session, forked twice, deaf to SIGTERM
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1000)
+    os._exit(0)
+print("ready", flush=True)
+"""
+
+
+def ready(path, wait_for):
+    wait_for(lambda: b"ready" in path.read_bytes(), what="the helpers started")
+
+
+def test_helpers_end_with_the_process(launch, sidecar, tmp_path, processes, wait_for):
+    launch(*script(tmp_path, HELPERS + "sys.exit(4)\n"))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    exited = sidecar.read(EXITED)
+    assert os.WEXITSTATUS(exited.status) == 4
+    assert len([line for line in processes().values() if "script.py" in line and "launch" not in line]) == 0
+
+
+def test_stop_ends_helpers_too(launch, sidecar, tmp_path, processes, wait_for):
+    launch(*script(tmp_path, HELPERS + "time.sleep(1000)\n"))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    ready(tmp_path / "out", wait_for)
+    sidecar.stop(grace_ms=1000)
+    sidecar.read(EXITED)
+    assert len([line for line in processes().values() if "script.py" in line and "launch" not in line]) == 0
+
+
+def test_a_killed_guard_leaves_nothing(launch, sidecar, tmp_path, processes, wait_for):
+    process = launch(*script(tmp_path, HELPERS + "time.sleep(1000)\n"))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    ready(tmp_path / "out", wait_for)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not processes(), what="every process gone")
+
+
+def test_a_killed_launcher_leaves_nothing(launch, sidecar, tmp_path, processes, wait_for):
+    process = launch(*script(tmp_path, HELPERS + "time.sleep(1000)\n"))
+    hello = sidecar.accept()
+    assert hello.launcher_pid != process.pid
+    sidecar.start()
+    sidecar.read(STARTED)
+    ready(tmp_path / "out", wait_for)
+    os.kill(hello.launcher_pid, signal.SIGKILL)
+    assert process.wait(5) == 137
+    wait_for(lambda: not processes(), what="every process gone")
+
+
+def test_it_dies_with_its_parent_when_told_to(launch_path, tmp_path, processes, wait_for):
+    command = script(tmp_path, HELPERS + "time.sleep(1000)\n")
+    parent = script(tmp_path, f"""
+import subprocess, time
+subprocess.Popen([{str(launch_path)!r}, "--no-sidecar", "--die-with-parent", "--", *{command!r}], stdout=open({str(tmp_path / "out")!r}, "wb"))
+time.sleep(1000)
+""", name="parent.py")
+    (tmp_path / "out").touch()
+    process = subprocess.Popen(parent)
+    ready(tmp_path / "out", wait_for)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not processes(), what="every process gone")
+
+
+# ---- installing ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_copies_itself_and_the_client_files(launch_path, tmp_path):
+    library = tmp_path / "client/lib"
+    library.mkdir(parents=True)
+    (library / "libringmaster.so").write_bytes(b"\x7fELF" + bytes(100000))
+    package = tmp_path / "client/python/ringmaster"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__init__.py").write_text("x = 1\n")
+    (package / "__pycache__/x.pyc").write_text("")
+    to = tmp_path / "shared"
+    for _ in range(2):  # a sidecar that starts again installs over what runs
+        subprocess.run([launch_path, "--install", to, "--library-dir", library], check=True, timeout=20)
+    assert (to / "bin/ringmaster-launch").read_bytes() == pathlib.Path(launch_path).read_bytes()
+    assert os.access(to / "bin/ringmaster-launch", os.X_OK)
+    assert (to / "lib/libringmaster.so").read_bytes() == (library / "libringmaster.so").read_bytes()
+    assert (to / "python/ringmaster/__init__.py").read_text() == "x = 1\n"
+    assert not (to / "python/ringmaster/__pycache__").exists()
+    assert not [p for p in to.rglob("*.new")]
+
+
+def test_installing_where_nothing_can_be_written_says_so(launch_path, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = subprocess.run([launch_path, "--install", tmp_path / "file/dir"], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 1
+    assert str(tmp_path / "file/dir") in result.stderr
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_small_and_quick(launch_path, build, root):
+    if build != root / "build":
+        pytest.skip("sizes are of the release build")
+    began = time.monotonic()
+    for _ in range(20):
+        subprocess.run([launch_path, "--no-sidecar", "--", "/bin/true"], check=True)
+    assert (time.monotonic() - began) / 20 < 0.05
+    assert pathlib.Path(launch_path).stat().st_size < 2 << 20
+    assert b"statically linked" in subprocess.run(["file", launch_path], capture_output=True).stdout or not (
+        b"NEEDED" in subprocess.run(["readelf", "-d", launch_path], capture_output=True).stdout)
