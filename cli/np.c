@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "job/job.h"
@@ -330,11 +331,22 @@ void np_name(char *const *command, size_t count, char ret_name[52])
         snprintf(ret_name, 52, "job");
 }
 
+/* In a manifest "$$" means "$" and "$(NAME)" a variable; a command line has been through a shell and means what it says. */
+static cJSON *literal(const char *word)
+{
+    struct buf b = BUF_INIT(2 * strlen(word) + 1);
+    for (const char *p = word; *p; p++)
+        buf_addf(&b, *p == '$' ? "$%c" : "%c", *p);
+    cJSON *text = cJSON_CreateString(buf_text(&b));
+    buf_release(&b);
+    return text;
+}
+
 static cJSON *container(const struct np_options *np, char *const *command, size_t count)
 {
     cJSON *c = json_object(), *words = json_array();
     for (size_t i = 0; i < count; i++)
-        json_append(words, cJSON_CreateString(command[i]));
+        json_append(words, literal(command[i]));
     json_put_text(c, "name", "main");
     json_put_text(c, "image", "local");
     json_put(c, "command", words);
