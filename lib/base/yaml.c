@@ -569,7 +569,7 @@ struct yaml_place yaml_place_of(const struct yaml_doc *d, const cJSON *value)
     return found != NULL ? found->place : wanted.place;
 }
 
-void yaml_free(struct yaml_doc *d)
+void yaml_doc_free(struct yaml_doc *d)
 {
     if (d == NULL)
         return;
@@ -586,5 +586,5 @@ void yaml_free(struct yaml_doc *d)
 
 void cleanup_yaml(struct yaml_doc **d)
 {
-    yaml_free(*d);
+    yaml_doc_free(*d);
 }

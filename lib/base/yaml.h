@@ -23,7 +23,7 @@ size_t yaml_count(const struct yaml_doc *d);
 const cJSON *yaml_tree(const struct yaml_doc *d, size_t index); /* borrowed */
 const char *yaml_name(const struct yaml_doc *d);
 struct yaml_place yaml_place_of(const struct yaml_doc *d, const cJSON *value); /* a mapping's value: where its key stands */
-void yaml_free(struct yaml_doc *d);
+void yaml_doc_free(struct yaml_doc *d); /* NULL is fine. (libyaml itself has a yaml_free.) */
 
 /* Writes a tree as YAML in block style, keys in the tree's order, two spaces of indentation. Owned by the caller. */
 char *yaml_print(const cJSON *tree);
