@@ -51,8 +51,9 @@ RM_API int rm_size(void);
 RM_API int rm_local_rank(void);
 RM_API int rm_local_size(void);
 
-/* Asynchronous collectives. `done` (may be NULL) is called once on the library's own thread, with the status; it must not
- * block nor call rm_wait. *ret_handle (may be NULL when done is given) is released by rm_wait or rm_release. */
+/* Asynchronous collectives. `done` (may be NULL) is called once on the library's own thread (in a world of one: on the caller's,
+ * before the call returns), with the status; it must not block nor call rm_wait. *ret_handle (may be NULL when done is given;
+ * written before done can be called) is released by rm_wait or rm_release. When a call fails, done is not called. */
 typedef uint64_t rm_handle;
 typedef void rm_done_fn(void *ctx, int status, const char *text);
 
@@ -86,10 +87,14 @@ RM_API void rm_free(void *p);
 RM_API int rm_report(const char *json);
 RM_API void rm_progress(void); /* one training step went by */
 
-/* Checkpoints: see docs/checkpoints.md. A slot holds one complete safetensors image of this rank's share of the state. */
+/* Checkpoints: see docs/checkpoints.md. A slot holds one complete safetensors image of this rank's share of the state. In a
+ * world without a sidecar begin gives scratch memory, stage drops it, and there is nothing to restore. */
 RM_API int64_t rm_resume_step(void);                                     /* -1: start from scratch */
 RM_API int rm_checkpoint_begin(int64_t step, uint64_t image_bytes, void **ret_image); /* RM_TIMEOUT: both slots are busy, skip this save */
-RM_API int rm_checkpoint_stage(int64_t step, uint64_t image_bytes);      /* the image is complete; persist and commit go on without us */
+RM_API int rm_checkpoint_stage(int64_t step, uint64_t image_bytes);      /* the image is complete; persist and commit go on without us.
+                                                                         * An image that the sidecar does not take fails the next begin or wait. */
+/* 1, once: the job asks for a checkpoint soon (a command, or a pod that is to end). Ranks hear of it at different steps: agree on one. */
+RM_API int rm_checkpoint_wanted(void);
 RM_API int rm_checkpoint_wait(int64_t timeout_ms, int64_t *ret_committed_step); /* until nothing staged is uncommitted */
 RM_API int rm_checkpoint_restore(const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world); /* RM_NOT_FOUND; map stays until rm_checkpoint_restore_done */
 RM_API void rm_checkpoint_restore_done(void);

@@ -19,6 +19,7 @@
 
 #define SLOTS_MAX 4u
 #define CALL_TIMEOUT_MS 60000
+#define FLUSH_MS 10000u /* asked for at a time */
 
 struct slot { struct slot_control *control; uint64_t bytes; /* of the image area */ };
 
@@ -164,13 +165,26 @@ static int begin_alone(int64_t step, uint64_t image_bytes, void **ret_image)
     return RM_OK;
 }
 
+/* Says once, at the next occasion, that the sidecar did not take what was staged last. */
+static int earlier_refusal(void)
+{
+    struct client *c = &the_client;
+    pthread_mutex_lock(&c->lock);
+    int status = c->stage_refused[0] == '\0' ? RM_OK : text_fail(RM_IO, "the last checkpoint was not taken: %s", c->stage_refused);
+    c->stage_refused[0] = '\0';
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
 static int begin_locked(int64_t step, uint64_t image_bytes, void **ret_image)
 {
     if (step < 0 || image_bytes == 0 || image_bytes > INT64_MAX / 2)
         return text_fail(RM_INVALID, "checkpoint of step %lld with %llu bytes", (long long)step, (unsigned long long)image_bytes);
     if (alone())
         return begin_alone(step, image_bytes, ret_image);
-    int status = have_slots(image_bytes);
+    int status = earlier_refusal();
+    if (status == RM_OK)
+        status = have_slots(image_bytes);
     if (status != RM_OK)
         return status;
     int index = take_slot();
@@ -237,18 +251,35 @@ RM_API int rm_checkpoint_wait(int64_t timeout_ms, int64_t *ret_committed_step)
         *ret_committed_step = -1;
         return RM_OK;
     }
-    bool bounded = timeout_ms >= 0 && timeout_ms < UINT32_MAX;
-    struct local_flush ask = { .timeout_ms = bounded ? (uint32_t)timeout_ms : UINT32_MAX };
-    struct call answer;
-    /* The sidecar keeps the time; ours is a little longer and only for a sidecar that hangs. */
-    status = client_call(&the_client, CALL_FLUSH, LOCAL_FLUSH, &ask, sizeof(ask), bounded ? timeout_ms + 5000 : -1, &answer);
+    int64_t deadline = timeout_ms < 0 ? INT64_MAX : client_now_ms() + timeout_ms;
+    struct local_flushed flushed = { .ok = 0 };
+    do { /* the sidecar keeps the time; ours is longer and only for a sidecar that hangs */
+        int64_t left = deadline - client_now_ms();
+        struct local_flush ask = { .timeout_ms = left <= 0 ? 0 : left < FLUSH_MS ? (uint32_t)left : FLUSH_MS };
+        struct call answer;
+        status = client_call(&the_client, CALL_FLUSH, LOCAL_FLUSH, &ask, sizeof(ask), CALL_TIMEOUT_MS, &answer);
+        if (status != RM_OK)
+            return status;
+        close_all(&answer);
+        memcpy(&flushed, answer.answer, sizeof(flushed));
+    } while (!flushed.ok && client_now_ms() < deadline);
+    *ret_committed_step = (int64_t)flushed.committed_step;
+    status = earlier_refusal();
     if (status != RM_OK)
         return status;
-    close_all(&answer);
-    struct local_flushed flushed;
-    memcpy(&flushed, answer.answer, sizeof(flushed));
-    *ret_committed_step = (int64_t)flushed.committed_step;
-    return flushed.ok ? RM_OK : text_fail(RM_TIMEOUT, "a staged checkpoint is not committed yet");
+    return flushed.ok ? RM_OK : text_fail(RM_TIMEOUT, "a staged checkpoint is not committed after %lld ms", (long long)timeout_ms);
+}
+
+RM_API int rm_checkpoint_wanted(void)
+{
+    struct client *c = &the_client;
+    if (client_ready() != RM_OK)
+        return 0;
+    pthread_mutex_lock(&c->lock);
+    bool wanted = c->save_wanted;
+    c->save_wanted = false;
+    pthread_mutex_unlock(&c->lock);
+    return wanted;
 }
 
 static int map_restore(int fd, const struct local_restore_ready *ready, const void **ret_image)

@@ -257,6 +257,8 @@ static int attach(struct client *c, const char *path, const char *framework)
     c->report = (struct report){ 0 };
     memset(c->calls, 0, sizeof(c->calls));
     c->committed_step = -1;
+    c->save_wanted = false;
+    c->stage_refused[0] = '\0';
     status = channel_send(&c->channel, LOCAL_CLIENT_HELLO, &hello, sizeof(hello));
     if (status == RM_OK)
         status = await_ready(c);

@@ -63,6 +63,8 @@ struct client {
     bool stopping, lost;
     char lost_text[TEXT_MAX];
     int64_t committed_step;     /* newest that the sidecar told of, -1 = none */
+    bool save_wanted;           /* LOCAL_SAVE came */
+    char stage_refused[TEXT_MAX]; /* why the last staged image was not taken; "" = it was */
 };
 
 extern struct client the_client;

@@ -58,7 +58,11 @@ static void handle_message(struct client *c, struct channel_message *m)
         }
     }
     struct local_committed committed;
-    if (m->type == LOCAL_COMMITTED && m->length >= sizeof(committed)) {
+    if (refused == LOCAL_STAGED) {
+        snprintf(c->stage_refused, sizeof(c->stage_refused), "%.*s", (int)(m->length - 4), (const char *)m->payload + 4);
+    } else if (m->type == LOCAL_SAVE) {
+        c->save_wanted = true;
+    } else if (m->type == LOCAL_COMMITTED && m->length >= sizeof(committed)) {
         memcpy(&committed, m->payload, sizeof(committed));
         c->committed_step = (int64_t)committed.step;
     }

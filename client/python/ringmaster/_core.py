@@ -47,8 +47,12 @@ def _candidates() -> List[pathlib.Path]:
     places = []
     if os.environ.get("RINGMASTER_LIBRARY_DIR"):
         places.append(pathlib.Path(os.environ["RINGMASTER_LIBRARY_DIR"]))
-    # Inside the package; where it is injected and installed (lib/ beside python/); in a checkout, where it is built.
-    places += [here, here.parent.parent / "lib", here.parent.parent.parent / "build" / "client" / "lib"]
+    places += [
+        here,
+        here.parents[1] / "lib",  # where the sidecar puts it, and build/client
+        here.parents[3] / "lib" / "ringmaster",  # as installed: PREFIX/share/ringmaster/python, PREFIX/lib/ringmaster
+        here.parents[2] / "build" / "client" / "lib",  # a checkout
+    ]
     return places
 
 
@@ -104,6 +108,7 @@ _SIGNATURES = {
     "rm_resume_step": (_I64, []),
     "rm_checkpoint_begin": (_INT, [_I64, _U64, ctypes.POINTER(_VOID)]),
     "rm_checkpoint_stage": (_INT, [_I64, _U64]),
+    "rm_checkpoint_wanted": (_INT, []),
     "rm_checkpoint_wait": (_INT, [_I64, ctypes.POINTER(_I64)]),
     "rm_checkpoint_restore": (_INT, [ctypes.POINTER(_VOID), _HANDLE, ctypes.POINTER(_I64), ctypes.POINTER(_INT)]),
     "rm_checkpoint_restore_done": (None, []),

@@ -214,7 +214,7 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
     """
     if not _basics.is_initialized():
         raise ValueError("Ringmaster has not been initialized; use ringmaster.init().")
-    if not os.environ.get("RINGMASTER_SOCKET"):
+    if not available():
         return False
     arrays = {name: np.asarray(array) for name, array in tensors.items()}
     descriptions = describe(arrays)
@@ -248,6 +248,17 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
         at += description.nbytes
     _core.check(lib.rm_checkpoint_stage(int(step), total))
     return True
+
+
+def available() -> bool:
+    """Whether there is a sidecar to save with."""
+    return bool(os.environ.get("RINGMASTER_SOCKET")) and _basics.is_initialized()
+
+
+def wanted() -> bool:
+    """Whether the job has asked for a checkpoint since the last call: by a command, or because a pod is to end. Ranks hear of it
+    at different steps; they must agree on one before they save."""
+    return _core.library().rm_checkpoint_wanted() == 1
 
 
 def wait(timeout: Optional[float] = None) -> Optional[int]:

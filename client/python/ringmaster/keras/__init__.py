@@ -1,0 +1,17 @@
+"""Ringmaster for the `keras` package (Keras 3 on TensorFlow): everything of ringmaster.tensorflow, with collectives on values, and callbacks.
+
+    import ringmaster.keras as rm
+    rm.init()
+    model.compile(optimizer=rm.DistributedOptimizer(optimizer), ...)
+    model.fit(..., callbacks=[rm.callbacks.BroadcastGlobalVariablesCallback(0)])
+"""
+
+from ..tensorflow import *  # noqa: F403
+from ..tensorflow import __all__ as _tensorflow_names
+from ..tensorflow._training import weights_hash
+from . import callbacks
+
+# Of values; after the star, which brings those of graph tensors.
+from .. import allgather, allreduce, broadcast  # isort: skip
+
+__all__ = sorted({*_tensorflow_names, "allgather", "allreduce", "broadcast", "callbacks", "weights_hash"})
