@@ -1,13 +1,24 @@
 /* Why a round ended: which of several signs was the first cause, and what restart_decide is told about it. */
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "sidecar/supervise/coordinator.h"
 
+#define TIE_MS 20
+
 static bool is_oom(const struct cause *a, const struct coordinator *c)
 {
     return a->kind == CAUSE_EXIT && c->members[a->member].trainer.oom;
+}
+
+/* Ended by what a program does not do to itself in an orderly way: not what a peer's loss brings about. */
+static bool is_crash(const struct cause *a, const struct coordinator *c)
+{
+    int32_t n = a->kind == CAUSE_EXIT ? c->members[a->member].trainer.signal : 0;
+
+    return n == SIGKILL || n == SIGSEGV || n == SIGBUS || n == SIGILL || n == SIGFPE;
 }
 
 bool cause_is_better(const struct cause *a, const struct cause *b, const struct coordinator *c)
@@ -20,6 +31,9 @@ bool cause_is_better(const struct cause *a, const struct cause *b, const struct 
         return a->direct;
     if (!a->direct && (a->kind == CAUSE_RING_LOST) != (b->kind == CAUSE_RING_LOST))
         return a->kind == CAUSE_RING_LOST; /* a process that ends after its ring was lost is a victim */
+    int64_t apart = a->at_ms > b->at_ms ? a->at_ms - b->at_ms : b->at_ms - a->at_ms;
+    if (apart <= TIE_MS && is_crash(a, c) != is_crash(b, c))
+        return is_crash(a, c); /* a peer sees the sockets of a dying process close before anybody can reap it */
     return a->at_ms < b->at_ms;
 }
 
