@@ -172,8 +172,9 @@ static void fence_report(struct history *h, const struct coordinator_report *r, 
 
 void history_report(struct history *h, const struct coordinator_report *r, int64_t now_wall_ms, struct buf *lines)
 {
-    fence_report(h, r, lines);
-    struct history_fence *fence = fence_of(h, r->attempt, r->round);
+    if (r->round > 0) /* 0: members are still gathering for the first one */
+        fence_report(h, r, lines);
+    struct history_fence *fence = fence_find(h, r->attempt, r->round);
     for (size_t i = 0; i < r->member_count; i++) {
         const struct member_report *m = &r->members[i];
         struct history_series *s = series_of(h, m->member, m->rank);
@@ -181,7 +182,7 @@ void history_report(struct history *h, const struct coordinator_report *r, int64
                                          .step_ms = m->step_ms };
         if (!s || !series_add(s, &sample))
             continue;
-        if (m->rank >= 0 && m->step > fence->peak_step)
+        if (fence && m->rank >= 0 && m->step > fence->peak_step)
             fence->peak_step = m->step;
         if (lines)
             sample_line(s, &sample, lines);
