@@ -160,7 +160,10 @@ struct failure {
     struct optional_int lost_steps;
 };
 
-struct role_status { int32_t replicas, active, ready, succeeded, failed; };
+struct role_status {
+    int32_t replicas, active, ready, succeeded, failed;
+    char completed[256];              /* indexes that ended well in this attempt, "0-2,5": their pods may be gone; cut when too long */
+};
 
 struct job_status {
     int64_t observed_generation;

@@ -2,7 +2,9 @@
  * Who is there: the pods that were observed, put beside the replicas that the spec asks for.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "job/reconcile_parts.h"
 
@@ -31,14 +33,28 @@ bool pod_is_live(const struct pod_view *pod)
     return pod->phase != POD_SUCCEEDED && pod->phase != POD_FAILED;
 }
 
+/* Marks the slots whose index is in "0-2,5"; what is no such text marks nothing. */
+static void read_completed(const char *text, struct slot *slots, int32_t count)
+{
+    while (*text >= '0' && *text <= '9') {
+        char *end;
+        long first = strtol(text, &end, 10), last = *end == '-' ? strtol(end + 1, &end, 10) : first;
+        for (long i = first; i <= last && i < count; i++)
+            slots[i].was_done = true;
+        text = *end == ',' ? end + 1 : end;
+    }
+}
+
 static void make_slots(struct pass *p)
 {
     struct census *c = &p->census;
 
     c->slots = xcalloc((size_t)job_replicas(p->job) + 1, sizeof *c->slots);
     for (enum job_role r = 0; r < ROLE_COUNT; r++) {
+        struct slot *first = &c->slots[c->slot_count];
         for (int32_t i = 0; i < replicas_of(p->job, r); i++)
             c->slots[c->slot_count++] = (struct slot){ .role = r, .index = i };
+        read_completed(p->before->roles[r].completed, first, replicas_of(p->job, r));
     }
 }
 
@@ -48,13 +64,11 @@ static void count_slot(struct census *c, const struct slot *s)
     const struct pod_view *pod = s->pod;
 
     role->replicas++;
-    if (pod == NULL) {
-        c->missing[s->role]++;
+    role->succeeded += s->was_done || (pod != NULL && pod->phase == POD_SUCCEEDED && !pod->deleting);
+    if (pod == NULL)
         return;
-    }
     role->active += pod->phase == POD_RUNNING && !pod->deleting;
     role->ready += pod->phase == POD_RUNNING && pod->ready && !pod->deleting;
-    role->succeeded += pod->phase == POD_SUCCEEDED && !pod->deleting;
     role->failed += pod->phase == POD_FAILED;
 }
 
@@ -78,8 +92,6 @@ void census_take(struct pass *p)
     }
     for (int32_t i = 0; i < c->slot_count; i++)
         count_slot(c, &c->slots[i]);
-    for (enum job_role r = 0; r < ROLE_COUNT; r++)
-        c->missing_are_done[r] = c->missing[r] > 0 && p->before->roles[r].succeeded - c->roles[r].succeeded >= c->missing[r];
 }
 
 void census_release(struct census *c)
@@ -88,14 +100,28 @@ void census_release(struct census *c)
     c->slots = NULL;
 }
 
-bool slot_is_done(const struct pass *p, const struct slot *s)
+bool slot_is_done(const struct slot *s)
 {
-    if (s->pod == NULL)
-        return p->census.missing_are_done[s->role];
-    return s->pod->phase == POD_SUCCEEDED && !s->pod->deleting;
+    return s->was_done || (s->pod != NULL && s->pod->phase == POD_SUCCEEDED && !s->pod->deleting);
 }
 
-/* What has succeeded stays counted while the attempt lasts, when its pod is collected too. */
+/* "0-2,5" of the slots of one role, which lie side by side. */
+static void write_completed(const struct slot *slots, int32_t count, struct role_status *to)
+{
+    auto_buf struct buf b = BUF_INIT(sizeof to->completed - 1);
+
+    for (int32_t i = 0; i < count; i++) {
+        int32_t last = i;
+        if (!slot_is_done(&slots[i]))
+            continue;
+        while (last + 1 < count && slot_is_done(&slots[last + 1]))
+            last++;
+        buf_addf(&b, last > i ? "%s%d-%d" : "%s%d", b.len > 0 ? "," : "", (int)i, (int)last);
+        i = last;
+    }
+    text_set(to->completed, sizeof to->completed, buf_text(&b));
+}
+
 void count_replicas(struct pass *p)
 {
     bool over = phase_is_final(p->before->phase);
@@ -105,11 +131,14 @@ void count_replicas(struct pass *p)
         const struct role_status *now = &p->census.roles[r];
         if (p->counts_are_old) {
             to->active = to->ready = to->succeeded = to->failed = 0;
+            text_set(to->completed, sizeof to->completed, "");
             continue;
         }
+        if (now->replicas > 0)
+            write_completed(&p->census.slots[job_ordinal(p->job, r, 0)], now->replicas, to);
         to->active = now->active;
         to->ready = now->ready;
-        to->succeeded = now->succeeded > to->succeeded ? now->succeeded : to->succeeded;
+        to->succeeded = now->succeeded;
         to->failed = over && to->failed > now->failed ? to->failed : now->failed;
     }
 }

@@ -65,7 +65,7 @@ bool end_if_succeeded(struct pass *p)
     for (int32_t i = 0; i < c->slot_count; i++) {
         if (!decides(p, &c->slots[i]))
             continue;
-        if (!slot_is_done(p, &c->slots[i]))
+        if (!slot_is_done(&c->slots[i]))
             return false;
         if (deciding++ == 0)
             job_member_name(c->slots[i].role, c->slots[i].index, who);

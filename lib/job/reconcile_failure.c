@@ -70,10 +70,10 @@ static bool candidate_of(const struct pass *p, const struct slot *s, struct cand
     if (pod == NULL) {
         c.reason = "PodDeleted";
         *ret = c;
-        return were_all_there && !slot_is_done(p, s);
+        return were_all_there && !slot_is_done(s);
     }
     c.message = pod->message;
-    if (pod_is_recorded(p->before, pod) || (pod->phase == POD_SUCCEEDED && !pod->deleting))
+    if (s->was_done || pod_is_recorded(p->before, pod) || (pod->phase == POD_SUCCEEDED && !pod->deleting))
         return false;
     if (pod->deleting) { /* somebody else asked for it: what its process says on the way out means nothing */
         c.reason = "PodDeleted";
@@ -448,7 +448,7 @@ bool handle_timeouts(struct pass *p)
         return false;
     for (int32_t i = 0; i < p->census.slot_count; i++) {
         const struct slot *s = &p->census.slots[i];
-        if (s->pod == NULL && !p->census.missing_are_done[s->role])
+        if (s->pod == NULL && !s->was_done)
             return false; /* the clock starts when all are there */
         if (s->pod != NULL && s->pod->created_ms > created_ms)
             created_ms = s->pod->created_ms;

@@ -9,15 +9,17 @@
 
 #include "job/plan.h"
 
-struct slot { enum job_role role; int32_t index; const struct pod_view *pod; /* of this attempt; NULL = none */ };
+struct slot {
+    enum job_role role; int32_t index;
+    const struct pod_view *pod; /* of this attempt; NULL = none */
+    bool was_done;              /* it ended well before; its pod may have been collected */
+};
 
 struct census {
     struct slot *slots; int32_t slot_count; /* every replica that the spec asks for, by ordinal */
     size_t leftover_count;                  /* pods that have no place: of an older attempt, or over the replica count */
     bool from_the_future;                   /* a pod of an attempt that our status does not know yet: the status is old */
     struct role_status roles[ROLE_COUNT];
-    int32_t missing[ROLE_COUNT];
-    bool missing_are_done[ROLE_COUNT];      /* as many had succeeded before as are missing now: their pods were collected */
 };
 
 struct pass {
@@ -34,7 +36,7 @@ struct pass {
 /* reconcile_census.c */
 void census_take(struct pass *p);
 void census_release(struct census *c);
-bool slot_is_done(const struct pass *p, const struct slot *s);         /* its work is over, well */
+bool slot_is_done(const struct slot *s);                                /* its work is over, well */
 bool pod_is_leftover(const struct pass *p, const struct pod_view *pod);
 bool pod_is_live(const struct pod_view *pod);                           /* something of it may run */
 void count_replicas(struct pass *p);                                    /* into status.replicaStatuses */

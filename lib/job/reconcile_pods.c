@@ -78,7 +78,7 @@ static void create_missing(struct pass *p)
 {
     for (int32_t i = 0; i < p->census.slot_count; i++) {
         const struct slot *s = &p->census.slots[i];
-        if (s->pod == NULL && !p->census.missing_are_done[s->role])
+        if (s->pod == NULL && !s->was_done)
             plan_pod_action(p->plan, ACTION_CREATE_POD, s->role, s->index, p->status->attempt, "", "the job wants it and it is not there");
     }
 }

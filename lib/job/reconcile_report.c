@@ -208,7 +208,7 @@ static struct tally tally_of(const struct pass *p)
 
     for (int32_t i = 0; i < p->census.slot_count; i++) {
         const struct slot *s = &p->census.slots[i];
-        bool over = slot_is_done(p, s) || (s->pod != NULL && s->pod->phase == POD_FAILED);
+        bool over = slot_is_done(s) || (s->pod != NULL && s->pod->phase == POD_FAILED);
         bool live = s->pod != NULL && !s->pod->deleting;
         bool scheduled = over || (live && (s->pod->scheduled || s->pod->phase == POD_RUNNING));
         t.there += over || s->pod != NULL;

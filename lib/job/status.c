@@ -45,6 +45,7 @@ static const struct field ROLE[] = {
     ROW_INT32("replicas", role_status, replicas), ROW_INT32("active", role_status, active),
     ROW_INT32("ready", role_status, ready),       ROW_INT32("succeeded", role_status, succeeded),
     ROW_INT32("failed", role_status, failed),
+    ROW_CHARS("completedIndexes", role_status, completed),
 };
 
 static const struct field QUEUE[] = {
