@@ -99,7 +99,7 @@ const char *yaml_resolve(const char *text, cJSON **ret_value)
         number = strtod(text, NULL);
         if (!isfinite(number))
             return "is a number too large to be kept";
-        *ret_value = have(cJSON_CreateNumber(number));
+        *ret_value = have(cJSON_CreateNumber(number == 0 ? 0 : number)); /* no -0, as for integers */
     }
     return NULL;
 }

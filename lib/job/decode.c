@@ -21,10 +21,13 @@ static void check_word(const cJSON *manifest, const struct yaml_doc *doc, const 
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(manifest, key);
 
+    if (!cJSON_IsObject(manifest))
+        return;
     if (value == NULL)
         problems_add(problems, doc, manifest, key, "missing, expected %s", expected);
     else if (cJSON_IsString(value) && strcmp(value->valuestring, expected) != 0)
-        problems_add(problems, doc, value, key, "found \"%.60s\", expected %s", value->valuestring, expected);
+        problems_add(problems, doc, value, key, "found \"%.60s\", expected %s%s", value->valuestring, expected,
+                     strcmp(value->valuestring, "TFJob") == 0 ? "; a TFJob needs no more than this and apiVersion changed" : "");
 }
 
 static int compare_problems(const void *a, const void *b)
@@ -51,10 +54,11 @@ static int say_problems(const struct problems *p, const char *name, struct error
         (void)snprintf(place, sizeof place, ":%d:%d", first->line, first->column);
     if (name[0] != '\0')
         (void)snprintf(where, sizeof where, "%.80s%s: ", name, place);
+    const char *colon = first->path[0] != '\0' ? ": " : "";
     if (p->count == 1)
-        return error_set(e, ERROR_INVALID, "%s%.80s: %.100s", where, first->path, first->text);
-    return error_set(e, ERROR_INVALID, "%s%.60s: %.80s (and %s%zu more)", where, first->path, first->text, p->more ? "over " : "",
-                     p->count - 1);
+        return error_set(e, ERROR_INVALID, "%s%.80s%s%.100s", where, first->path, colon, first->text);
+    return error_set(e, ERROR_INVALID, "%s%.80s%s%.100s (and %s%zu more)", where, first->path, colon, first->text,
+                     p->more ? "over " : "", p->count - 1);
 }
 
 /* ---- decode ------------------------------------------------------------------------------------------------------------- */

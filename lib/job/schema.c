@@ -212,6 +212,8 @@ static const char *hint(const cJSON *schema, const cJSON *value)
         return "; put it in quotes";
     if (!cJSON_IsString(value))
         return "";
+    if (strcmp(type, "array") == 0)
+        return "; write each item behind a dash, or all in [ ]";
     if (strcmp(type, "integer") == 0 && text_int(value->valuestring, &number))
         return "; remove the quotes";
     if (strcmp(type, "boolean") == 0 && (strcmp(value->valuestring, "true") == 0 || strcmp(value->valuestring, "false") == 0))

@@ -84,7 +84,7 @@ static const char FULL[] =
     "metadata:\n"
     "  name: mnist\n"
     "  namespace: team-a\n"
-    "  uid: 0123\n"
+    "  uid: u-0123\n"
     "  generation: 4\n"
     "  creationTimestamp: 2026-02-03T04:05:06Z\n"
     "  labels: {kueue.x-k8s.io/queue-name: team-a}\n"
@@ -150,7 +150,7 @@ Test(decode, every_field_arrives)
     const struct job_spec *s = &job->spec;
 
     cr_expect_str_eq(job->namespace, "team-a");
-    cr_expect_str_eq(job->uid, "0123");
+    cr_expect_str_eq(job->uid, "u-0123");
     cr_expect_eq(job->generation, 4);
     cr_expect_eq(job->created_ms, 1770091506000);
     cr_expect_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(job->labels, "kueue.x-k8s.io/queue-name")), "team-a");
