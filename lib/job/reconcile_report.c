@@ -208,8 +208,9 @@ static struct tally tally_of(const struct pass *p)
 
     for (int32_t i = 0; i < p->census.slot_count; i++) {
         const struct slot *s = &p->census.slots[i];
-        bool over = slot_is_done(s) || (s->pod != NULL && s->pod->phase == POD_FAILED);
         bool live = s->pod != NULL && !s->pod->deleting;
+        bool left_failed = live && s->pod->phase == POD_FAILED && !pod_is_recorded(p->status, s->pod);
+        bool over = slot_is_done(s) || left_failed;
         bool scheduled = over || (live && (s->pod->scheduled || s->pod->phase == POD_RUNNING));
         t.there += over || s->pod != NULL;
         t.scheduled += scheduled;
