@@ -148,7 +148,7 @@ static void call_end(struct call *c, TF_Status *status)
 static void call_fail(struct call *c, TF_Code code, const char *text)
 {
     char message[1024];
-    snprintf(message, sizeof(message), "Ringmaster \"%s\": %s", c->kernel->name, text);
+    snprintf(message, sizeof(message), "Ringmaster: %s", text);
     TF_Status *status = TF_NewStatus();
     TF_SetStatus(status, code, message);
     call_end(c, status);

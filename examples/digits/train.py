@@ -65,7 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--batch", type=int, default=16, help="images of one rank in one step (default 16)")
-    parser.add_argument("--width", type=int, default=64, help="channels of the first layers (default 64)")
+    parser.add_argument("--width", type=int, default=96, help="channels of the first layers (default 96)")
     args = parser.parse_args()
 
     # Several ranks share this machine's cores.

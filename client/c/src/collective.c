@@ -68,7 +68,7 @@ static void finish_alone(struct client *c, struct request *r)
         r->result_elements = r->bytes / shm_dtype_size(r->dtype);
         if (r->result_heap == NULL) {
             r->status = RM_NO_MEMORY;
-            snprintf(r->text, sizeof(r->text), "out of memory for %llu bytes", (unsigned long long)r->bytes);
+            snprintf(r->text, sizeof(r->text), "\"%s\": out of memory for %llu bytes", r->name, (unsigned long long)r->bytes);
         } else if (r->bytes > 0) {
             memcpy(r->result_heap, r->segments[0].in, r->bytes);
         }
@@ -276,7 +276,7 @@ RM_API int rm_wait(rm_handle handle, int64_t timeout_ms)
     }
     if (status == RM_OK) {
         if (r->status != RM_OK)
-            status = text_fail(r->status, "\"%s\": %s", r->name, r->text);
+            status = text_fail(r->status, "%s", r->text);
         if (r->op != SHM_OP_ALLGATHER)
             request_release(c, r);
     }
@@ -297,7 +297,7 @@ RM_API int rm_result(rm_handle handle, const void **ret_data, uint64_t *ret_elem
     else if (r->state == REQUEST_LIVE)
         status = text_fail(RM_INVALID, "\"%s\" is not done yet", r->name);
     else if (r->status != RM_OK)
-        status = text_fail(r->status, "\"%s\": %s", r->name, r->text);
+        status = text_fail(r->status, "%s", r->text);
     else if (r->result_heap == NULL && !r->has_result)
         status = text_fail(RM_PEER_LOST, "\"%s\": its result went with rm_shutdown", r->name);
     if (status == RM_OK) {

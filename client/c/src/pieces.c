@@ -135,6 +135,16 @@ static void fill_request(const struct client *c, const struct piece *p, struct s
         memcpy(ret->name, r->name, sizeof(ret->name));
 }
 
+/* The engine names the tensor in most of what it says, and knows pieces only. */
+static void describe_failure(struct request *r, const char *text)
+{
+    bool named = text[0] == '"';
+    int n = snprintf(r->text, sizeof(r->text), "%s%s%s%s", named ? "" : "\"", named ? "" : r->name, named ? "" : "\": ", text);
+    if (r->status == RM_MISMATCH && r->split.pieces > 1 && n > 0 && (size_t)n < sizeof(r->text))
+        snprintf(r->text + n, sizeof(r->text) - (size_t)n, " (in a piece; here the whole has %llu elements in %u pieces)",
+                 (unsigned long long)(r->bytes / shm_dtype_size(r->dtype)), r->split.pieces);
+}
+
 /* The piece has come to its end; so has the request when it was the last one, or the first one and it failed. */
 static void end_piece(struct client *c, struct piece *p, int status, const char *text)
 {
@@ -149,7 +159,7 @@ static void end_piece(struct client *c, struct piece *p, int status, const char 
     r->returned++;
     if (status != RM_OK && r->status == RM_OK) {
         r->status = status;
-        snprintf(r->text, sizeof(r->text), "%s", text);
+        describe_failure(r, text);
     }
     /* After piece 0 only the end of everything stops the rest: the other ranks count on it. */
     bool give_up = r->status != RM_OK && (first || r->status == RM_PEER_LOST);
@@ -262,7 +272,7 @@ void requests_fail_all(struct client *c)
         request_unqueue(r);
         if (r->status == RM_OK) {
             r->status = RM_PEER_LOST;
-            snprintf(r->text, sizeof(r->text), "%s", c->lost_text);
+            describe_failure(r, c->lost_text);
         }
         if (r->returned == r->sent)
             request_finish(c, r); /* else when its last piece comes back */
