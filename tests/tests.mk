@@ -28,6 +28,12 @@ $(BUILD)/tests/programs/trainer: tests/programs/trainer.c $(LIB_client) $(BUILD)
 	$(call say,link,$@)
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
 
+# The checkpoint engine on a command line, for tests in other languages.
+$(BUILD)/tests/programs/checkpoint: tests/programs/checkpoint.c $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
+	@mkdir -p $(@D)
+	$(call say,link,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(LIBS)
+
 comma := ,
 # Criterion finds its tests through a section that nothing refers to: the linker must not collect it.
 TEST_LDFLAGS := $(filter-out -Wl$(comma)--gc-sections,$(ALL_LDFLAGS))
@@ -45,7 +51,7 @@ $(FUZZ_BIN): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(B
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
 
 .PHONY: unit-programs tsan-programs fuzz-programs test-programs
-test-programs: $(BUILD)/tests/programs/trainer
+test-programs: $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/checkpoint
 unit-programs: $(UNIT_BIN)
 tsan-programs: $(TSAN_BIN)
 fuzz-programs: $(FUZZ_BIN)
