@@ -33,8 +33,8 @@ static void fill(struct job_status *s)
         (void)snprintf(c->reason, sizeof c->reason, "Reason%d", t);
         (void)snprintf(c->message, sizeof c->message, "message \"%d\"\n", t);
     }
-    s->roles[ROLE_CHIEF] = (struct role_status){ 1, 1, 1, 0, 0 };
-    s->roles[ROLE_WORKER] = (struct role_status){ 3, 2, 1, 4, 5 };
+    s->roles[ROLE_CHIEF] = (struct role_status){ .replicas = 1, .active = 1, .ready = 1 };
+    s->roles[ROLE_WORKER] = (struct role_status){ .replicas = 3, .active = 2, .ready = 1, .succeeded = 4, .failed = 5, .completed = "0-1" };
     s->attempt = 4;
     s->round = 7;
     s->restarts = 11;
@@ -84,6 +84,7 @@ static void fill(struct job_status *s)
                                .signal = i % 3, .class = (enum failure_class)(i % 5), .time_ms = 1770091000000 + i,
                                .lost_steps = { .set = i % 2 == 1, .value = i % 2 == 1 ? 180 + i : 0 } };
         (void)snprintf(f->pod, sizeof f->pod, "mnist-worker-%d", i);
+        (void)snprintf(f->pod_uid, sizeof f->pod_uid, "uid-%d", i);
         (void)snprintf(f->node, sizeof f->node, "n%d", i);
         strcpy(f->container, "tensorflow");
         strcpy(f->reason, "Error");
@@ -131,7 +132,7 @@ Test(status, what_is_written_reads_back_the_same)
         cr_expect(a->attempt == b->attempt && a->round == b->round && a->role == b->role && a->index == b->index &&
                   a->has_exit == b->has_exit && a->exit_code == b->exit_code && a->signal == b->signal && a->class == b->class &&
                   a->time_ms == b->time_ms && a->lost_steps.set == b->lost_steps.set && a->lost_steps.value == b->lost_steps.value &&
-                  strcmp(a->pod, b->pod) == 0 && strcmp(a->node, b->node) == 0 && strcmp(a->container, b->container) == 0 &&
+                  strcmp(a->pod, b->pod) == 0 && strcmp(a->pod_uid, b->pod_uid) == 0 && strcmp(a->node, b->node) == 0 && strcmp(a->container, b->container) == 0 &&
                   strcmp(a->reason, b->reason) == 0 && strcmp(a->message, b->message) == 0, "failure %zu", i);
     }
     cr_expect_eq(after->avoid_count, before->avoid_count);
