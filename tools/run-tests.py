@@ -114,7 +114,7 @@ def sanitizer_environment(variant, reports):
     path = reports / "found"
     if variant == "asan":
         return environment(
-            ASAN_OPTIONS=f"log_path={path}:detect_leaks=1:detect_stack_use_after_return=1",
+            ASAN_OPTIONS=f"log_path={path}:detect_leaks=1",
             UBSAN_OPTIONS=f"log_path={path}:print_stacktrace=1:halt_on_error=1",
         )
     if variant == "ubsan":
