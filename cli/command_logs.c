@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/jobdir.h"
 #include "cli/output.h"
+#include "cli/screen.h"
 #include "cli/view.h"
 
 #define FOLLOW_EVERY_MS 200
@@ -70,16 +71,23 @@ static void source_add(struct sources *s, const char *member, char *path /* take
                                             .partial = BUF_INIT(PARTIAL_MAX + 1) };
 }
 
+/* "12.log" is attempt 12; -1: another name. */
+static int64_t attempt_of(const char *name)
+{
+    int64_t attempt;
+    auto_free char *digits = xstrndup(name, strspn(name, "0123456789"));
+    return text_int(digits, &attempt) && strcmp(name + strlen(digits), ".log") == 0 ? attempt : -1;
+}
+
 static int by_attempt(const struct dirent **a, const struct dirent **b)
 {
-    int x = atoi((*a)->d_name), y = atoi((*b)->d_name); /* names were checked by is_attempt */
+    int64_t x = attempt_of((*a)->d_name), y = attempt_of((*b)->d_name);
     return (x > y) - (x < y);
 }
 
 static int is_attempt(const struct dirent *d)
 {
-    size_t digits = strspn(d->d_name, "0123456789");
-    return digits > 0 && digits < 10 && strcmp(d->d_name + digits, ".log") == 0;
+    return attempt_of(d->d_name) >= 0;
 }
 
 static void member_sources(const struct jobdir *d, const struct logs_options *o, const char *member, struct sources *s)
@@ -92,7 +100,7 @@ static void member_sources(const struct jobdir *d, const struct logs_options *o,
     auto_free char *path = jobdir_path(d, "logs/%s", member);
     int count = scandir(path, &names, is_attempt, by_attempt);
     for (int i = 0; i < count; i++) {
-        if (!o->attempt || atoi(names[i]->d_name) == o->attempt)
+        if (!o->attempt || attempt_of(names[i]->d_name) == o->attempt)
             source_add(s, member, jobdir_path(d, "logs/%s/%s", member, names[i]->d_name));
         free(names[i]);
     }
@@ -202,8 +210,7 @@ static int show(const struct logs_options *o, char **words, size_t word_count)
         int width = 0;
         for (size_t i = 0; count > 1 && o->prefix && i < count; i++)
             width = (int)strlen(members[i]) > width ? (int)strlen(members[i]) : width;
-        const char *no_color = getenv("NO_COLOR");
-        follow(&dir, o, members, count, width, isatty(STDOUT_FILENO) && !(no_color && *no_color));
+        follow(&dir, o, members, count, width, screen_wants_color(STDOUT_FILENO));
     }
     for (size_t i = 0; i < all_count; i++)
         free(all[i]);

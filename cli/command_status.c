@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "cli/command.h"
 #include "cli/jobdir.h"
+#include "cli/screen.h"
 #include "cli/view.h"
 #include "job/report.h"
 
@@ -73,11 +74,9 @@ static bool report_read(const struct jobdir *d, struct coordinator_report *ret)
 static struct view_style style_here(void)
 {
     struct winsize size = { .ws_col = 0 };
-    const char *no_color = getenv("NO_COLOR");
-    bool terminal = isatty(STDOUT_FILENO);
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
         size.ws_col = 120;
-    return (struct view_style){ .width = size.ws_col, .color = terminal && !(no_color && *no_color) };
+    return (struct view_style){ .width = size.ws_col, .color = screen_wants_color(STDOUT_FILENO) };
 }
 
 static void print_failures(const struct job_status *status)

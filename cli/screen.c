@@ -32,17 +32,25 @@ static bool environment_set(const char *name)
     return value && *value;
 }
 
-/* https://no-color.org: NO_COLOR with any value but the empty one. */
+static bool is_terminal(int fd)
+{
+    const char *term = getenv("TERM");
+    return isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
+}
+
+bool screen_wants_color(int fd)
+{
+    return is_terminal(fd) && !environment_set("NO_COLOR");
+}
+
 struct screen *screen_new(int fd, const struct screen_options *options, int name_width)
 {
     struct screen *s = xcalloc(1, sizeof *s);
-    const char *term = getenv("TERM");
-    bool terminal = isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
     setlocale(LC_CTYPE, "");
     *s = (struct screen){ .fd = fd, .options = *options, .name_width = name_width, .waiting = BUF_INIT(2 * WAITING_MAX),
                           .picture = BUF_INIT(1u << 20) };
-    s->live = terminal && !options->plain && !options->quiet;
-    s->color = terminal && !options->no_color && !environment_set("NO_COLOR");
+    s->live = is_terminal(fd) && !options->plain && !options->quiet;
+    s->color = screen_wants_color(fd) && !options->no_color;
     s->unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     return s;
 }

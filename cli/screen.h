@@ -15,6 +15,9 @@
 struct screen_options { bool plain, no_color, quiet, log_prefix, log_timestamps; };
 struct screen;
 
+/* A terminal whose user has not set NO_COLOR (https://no-color.org: to any value but the empty one). */
+bool screen_wants_color(int fd);
+
 struct screen *screen_new(int fd, const struct screen_options *options, int name_width);
 bool screen_live(const struct screen *s);
 bool screen_color(const struct screen *s);
