@@ -14,6 +14,8 @@ out=${OUT:-build/demo}
 job_dir=$out/job
 PATH=$PWD/build/venv/bin:$PATH
 export PATH
+# TensorFlow's own remarks about this machine (no GPU, instruction sets) would bury the demo's lines.
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
 
 rm -rf "$out"
 mkdir -p "$out"

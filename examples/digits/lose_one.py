@@ -35,7 +35,7 @@ def belongs(pid, uid):
 
 def candidates(report, victim):
     """Members that train now and are what was asked for."""
-    members = [m for m in report.get("members", []) if m.get("state") == "running" and m.get("pid", 0) > 0 and m.get("rank", -1) >= 0]
+    members = [m for m in report.get("members", []) if m.get("state") == "Running" and m.get("pid", 0) > 0 and m.get("rank", -1) >= 0]
     if victim == "any":
         return members
     if victim == "worker":
