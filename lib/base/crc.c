@@ -124,7 +124,8 @@ __attribute__((target("pclmul,sse4.1"))) static uint64_t crc64nvme_clmul(uint64_
     __m128i lane[4];
     for (int i = 0; i < 4; i++)
         lane[i] = _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i));
-    lane[0] = _mm_xor_si128(lane[0], _mm_set_epi64x(0, (long long)~crc));
+    uint64_t state = ~crc;
+    lane[0] = _mm_xor_si128(lane[0], _mm_set_epi64x(0, (long long)state));
     for (p += 64, len -= 64; len >= 64; p += 64, len -= 64)
         for (int i = 0; i < 4; i++)
             lane[i] = fold(lane[i], k512, _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i)));

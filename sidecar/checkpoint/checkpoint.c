@@ -32,10 +32,10 @@ int checkpoint_new(struct loop *loop, const struct checkpoint_options *options, 
     c->name = xstrdup(options->member);
     c->rank = options->rank;
     c->keep_last = options->keep_last;
-    c->member.image_fd = -1;
+    c->saver.image_fd = -1;
     c->has_volume = options->volume != NULL && options->volume[0] != '\0';
-    if ((c->has_volume && store_init(&c->store, options->volume, options->job_uid, e) != 0) || member_open(c, e) != 0 ||
-        coordinator_open(c, e) != 0) {
+    if ((c->has_volume && store_init(&c->store, options->volume, options->job_uid, e) != 0) || saver_open(c, e) != 0 ||
+        committer_open(c, e) != 0) {
         checkpoint_free(c);
         return -1;
     }
@@ -47,8 +47,8 @@ void checkpoint_free(struct checkpoint *c)
 {
     if (c == NULL)
         return;
-    coordinator_close(c);
-    member_close(c);
+    committer_close(c);
+    saver_close(c);
     store_release(&c->store);
     free(c->memory);
     free(c->name);
@@ -57,7 +57,7 @@ void checkpoint_free(struct checkpoint *c)
 
 cJSON *checkpoint_holdings(struct checkpoint *c)
 {
-    const struct member *m = &c->member;
+    const struct saver *m = &c->saver;
     struct holdings h = { .slot_count = 0, .lineage = m->lineage };
     uint64_t bytes;
     for (uint32_t i = 0; m->has_slots && i < SLOT_COUNT; i++)
@@ -68,7 +68,7 @@ cJSON *checkpoint_holdings(struct checkpoint *c)
 
 void checkpoint_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore)
 {
-    member_enter(c, fence, world, restore);
+    saver_enter(c, fence, world, restore);
 }
 
 /* Whoever is not the coordinator has no business with words for it. */
@@ -77,16 +77,16 @@ static bool to_coordinator(struct checkpoint *c, int32_t from, const char *op, s
     int64_t bytes = json_int(message, "bytes", 0);
     if (strcmp(op, "staged") == 0) {
         int64_t world = json_int(message, "world", 0);
-        if (c->coordinator.active && world > 0 && world <= MANIFEST_MAX_WORLD && bytes > 0)
-            coordinator_staged(c, from, id, (int32_t)world, (uint64_t)bytes);
+        if (c->committer.active && world > 0 && world <= MANIFEST_MAX_WORLD && bytes > 0)
+            committer_staged(c, from, id, (int32_t)world, (uint64_t)bytes);
     } else if (strcmp(op, "vote") == 0) {
         uint64_t crc;
         const char *nonce = json_text(message, "nonce", "");
-        if (c->coordinator.active && layout_nonce_ok(nonce) && bytes > 0 && crc64_parse(json_text(message, "crc64nvme", NULL), &crc))
-            coordinator_vote(c, from, id, nonce, (uint64_t)bytes, crc);
+        if (c->committer.active && layout_nonce_ok(nonce) && bytes > 0 && crc64_parse(json_text(message, "crc64nvme", NULL), &crc))
+            committer_vote(c, from, id, nonce, (uint64_t)bytes, crc);
     } else if (strcmp(op, "failed") == 0) {
-        if (c->coordinator.active)
-            coordinator_failed(c, from, id, json_text(message, "text", ""));
+        if (c->committer.active)
+            committer_failed(c, from, id, json_text(message, "text", ""));
     } else {
         return false;
     }
@@ -98,13 +98,13 @@ static bool to_member(struct checkpoint *c, const char *op, struct checkpoint_id
     int64_t world = json_int(message, "world", 0);
     const char *nonce = json_text(message, "nonce", "");
     if (strcmp(op, "all_staged") == 0)
-        member_all_staged(c, id);
+        saver_all_staged(c, id);
     else if (strcmp(op, "persist") == 0 && layout_nonce_ok(nonce) && world > 0 && world <= MANIFEST_MAX_WORLD)
-        member_persist(c, id, nonce, (int32_t)world);
+        saver_persist(c, id, nonce, (int32_t)world);
     else if (strcmp(op, "committed") == 0)
-        member_committed(c, id, (int32_t)world, json_text(message, "uri", ""));
+        saver_committed(c, id, (int32_t)world, json_text(message, "uri", ""));
     else if (strcmp(op, "aborted") == 0)
-        member_aborted(c, id, json_text(message, "text", "no reason was given"));
+        saver_aborted(c, id, json_text(message, "text", "no reason was given"));
     else
         return false;
     return true;
@@ -128,10 +128,10 @@ void checkpoint_message(struct checkpoint *c, int32_t from, const cJSON *message
 
 bool checkpoint_idle(const struct checkpoint *c)
 {
-    return c->member.save_count == 0 && c->member.persisting == 0;
+    return c->saver.save_count == 0 && c->saver.persisting == 0;
 }
 
 int64_t checkpoint_committed_step(const struct checkpoint *c)
 {
-    return c->member.committed_step;
+    return c->saver.committed_step;
 }

@@ -1,6 +1,6 @@
 /*
- * internal.h — the state behind checkpoint.h, shared by its three files: checkpoint.c (facade), member.c (this rank's slots
- * and images) and coordinator.c (claim, tallies, commit). Everything here belongs to the loop's thread unless it says otherwise.
+ * internal.h — the state behind checkpoint.h, shared by its three files: checkpoint.c (facade), saver.c (this rank's slots
+ * and images) and committer.c (claim, tallies, commit). Everything here belongs to the loop's thread unless it says otherwise.
  *
  * Messages (JSON; epoch is a decimal string):
  *   member → coordinator  {"op":"staged","epoch","step","world","bytes"}
@@ -40,7 +40,7 @@ struct save { /* a staged image whose step is neither committed nor aborted */
 
 enum image_state { IMAGE_NONE, IMAGE_CHECKING, IMAGE_READY, IMAGE_FAILED };
 
-struct member {
+struct saver {
     struct slots slots;
     bool has_slots;
     struct worker *worker;       /* persists and checks images */
@@ -69,7 +69,7 @@ struct member {
     struct error allocation_error;
 };
 
-struct coordinator {
+struct committer {
     struct worker *worker;       /* claim, prepare, commit, tidy: in order */
     bool claiming, active;       /* active: this member coordinates */
     uint64_t epoch;
@@ -93,25 +93,25 @@ struct checkpoint {
     int32_t rank, keep_last;
     bool has_volume;
     struct store store;          /* never changes: all threads read it */
-    struct member member;
-    struct coordinator coordinator;
+    struct saver saver;
+    struct committer committer;
 };
 
-/* member.c */
-MUST_CHECK int member_open(struct checkpoint *c, struct error *e);
-void member_close(struct checkpoint *c);
-void member_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore);
-void member_all_staged(struct checkpoint *c, struct checkpoint_id id);
-void member_persist(struct checkpoint *c, struct checkpoint_id id, const char *nonce, int32_t world);
-void member_committed(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri);
-void member_aborted(struct checkpoint *c, struct checkpoint_id id, const char *text);
+/* saver.c */
+MUST_CHECK int saver_open(struct checkpoint *c, struct error *e);
+void saver_close(struct checkpoint *c);
+void saver_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore);
+void saver_all_staged(struct checkpoint *c, struct checkpoint_id id);
+void saver_persist(struct checkpoint *c, struct checkpoint_id id, const char *nonce, int32_t world);
+void saver_committed(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri);
+void saver_aborted(struct checkpoint *c, struct checkpoint_id id, const char *text);
 
-/* coordinator.c */
-MUST_CHECK int coordinator_open(struct checkpoint *c, struct error *e);
-void coordinator_close(struct checkpoint *c);
-void coordinator_staged(struct checkpoint *c, int32_t from, struct checkpoint_id id, int32_t world, uint64_t bytes);
-void coordinator_vote(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *nonce, uint64_t bytes, uint64_t crc64nvme);
-void coordinator_failed(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *text);
+/* committer.c */
+MUST_CHECK int committer_open(struct checkpoint *c, struct error *e);
+void committer_close(struct checkpoint *c);
+void committer_staged(struct checkpoint *c, int32_t from, struct checkpoint_id id, int32_t world, uint64_t bytes);
+void committer_vote(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *nonce, uint64_t bytes, uint64_t crc64nvme);
+void committer_failed(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *text);
 
 /* claim.c: the blocking part of a claim, on the coordinator's thread. */
 struct claim {

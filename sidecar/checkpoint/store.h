@@ -45,7 +45,8 @@ MUST_CHECK int store_newest_claim(const struct store *s, uint64_t *ret_epoch, st
 
 /* A directory to save `id` in: the one that a coordinator before us has made, or a new one. *ret_committed: it is there
  * already and counts. */
-MUST_CHECK int store_prepare(const struct store *s, struct checkpoint_id id, struct generation *ret_generation, bool *ret_committed, struct error *e);
+MUST_CHECK int store_prepare(const struct store *s, struct checkpoint_id id, struct generation *ret_generation, bool *ret_committed,
+                             struct error *e);
 
 /* Writes this rank's image (bytes at offset of fd) and its vote. Doing it twice gives the same vote. Nothing is left when it fails. */
 MUST_CHECK int store_persist(const struct store *s, const struct step_key *key, int32_t rank, int fd, uint64_t offset, uint64_t bytes,
@@ -56,9 +57,11 @@ MUST_CHECK int store_persist(const struct store *s, const struct step_key *key, 
 MUST_CHECK int store_commit(const struct store *s, const struct step_key *key, uint64_t own_epoch, struct error *e);
 
 /* The reader's rule without reading the images: COMMIT, the MANIFEST that it names, every file's size. */
-MUST_CHECK int store_check(const struct store *s, const struct generation *g, struct step_key *ret_key, struct manifest_entry **ret_entries, struct error *e);
+MUST_CHECK int store_check(const struct store *s, const struct generation *g, struct step_key *ret_key,
+                           struct manifest_entry **ret_entries, struct error *e);
 /* One rank's image, every byte read against the checksums. The descriptor is at 0. ERROR_INVALID: damaged. */
-MUST_CHECK int store_open_image(const struct store *s, const struct generation *g, int32_t rank, int32_t world, int *ret_fd, uint64_t *ret_bytes, struct error *e);
+MUST_CHECK int store_open_image(const struct store *s, const struct generation *g, int32_t rank, int32_t world, int *ret_fd,
+                                uint64_t *ret_bytes, struct error *e);
 
 /* Marks a generation BAD or ABORTED, with the reason for a person. Marked already is fine. */
 MUST_CHECK int store_mark(const struct store *s, const struct generation *g, const char *marker, const char *reason, struct error *e);

@@ -42,7 +42,7 @@ def image(header, data=b"", align=0):
 def share(rank):
     """One rank's part of a model: every dtype of numpy's, scalars and empty tensors."""
     random = numpy.random.default_rng(rank)
-    dtypes = "bool int8 uint8 int16 uint16 float16 int32 uint32 float32 int64 uint64 float64".split()
+    dtypes = ["bool", "int8", "uint8", "int16", "uint16", "float16", "int32", "uint32", "float32", "int64", "uint64", "float64"]
     tensors = {f"layer.{d}": (random.random((3, 5 + rank)) * 100).astype(d) for d in dtypes}
     tensors["step"] = numpy.array(41 + rank, dtype="int64")
     tensors["nothing"] = numpy.zeros((0, 7), dtype="float32")

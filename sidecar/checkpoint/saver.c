@@ -1,4 +1,4 @@
-/* member.c — one rank's part: slots, saves that are not decided yet, and the image to resume from. */
+/* saver.c — one rank's part: slots, saves that are not decided yet, and the image to resume from. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,7 +18,7 @@
 
 /* ---- saves and slots -------------------------------------------------------------------------------------------------- */
 
-static struct save *find_save(struct member *m, struct checkpoint_id id)
+static struct save *find_save(struct saver *m, struct checkpoint_id id)
 {
     for (size_t i = 0; i < m->save_count; i++)
         if (checkpoint_id_equal(m->saves[i].id, id))
@@ -26,13 +26,13 @@ static struct save *find_save(struct member *m, struct checkpoint_id id)
     return NULL;
 }
 
-static void drop_save(struct member *m, const struct save *save)
+static void drop_save(struct saver *m, const struct save *save)
 {
     size_t at = (size_t)(save - m->saves);
     memmove(&m->saves[at], &m->saves[at + 1], (--m->save_count - at) * sizeof(m->saves[0]));
 }
 
-static bool slot_of(const struct member *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes)
+static bool slot_of(const struct saver *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes)
 {
     for (uint32_t i = 0; m->has_slots && i < SLOT_COUNT; i++)
         if (slots_held(&m->slots, i, ret_holding, ret_bytes) && checkpoint_id_equal(ret_holding->id, id)) {
@@ -45,7 +45,7 @@ static bool slot_of(const struct member *m, struct checkpoint_id id, uint32_t *r
 /* Gives every slot the state that follows from what is known of its step. */
 static void settle_slots(struct checkpoint *c)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     for (uint32_t i = 0; m->has_slots && i < SLOT_COUNT; i++) {
         struct holding held = { .world = 0 };
         uint64_t bytes;
@@ -110,7 +110,7 @@ static void persist_done(struct worker_job *job)
 {
     struct persist_job *p = (struct persist_job *)job;
     struct checkpoint *c = p->c;
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct save *save = find_save(m, p->key.generation.id);
     m->persisting--;
     m->slot_busy[p->slot] = false;
@@ -136,9 +136,9 @@ static void persist_release(struct worker_job *job)
     free(p);
 }
 
-void member_persist(struct checkpoint *c, struct checkpoint_id id, const char *nonce, int32_t world)
+void saver_persist(struct checkpoint *c, struct checkpoint_id id, const char *nonce, int32_t world)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct save *save = find_save(m, id);
     if (save != NULL && save->phase != SAVE_STAGED && strcmp(save->nonce, nonce) == 0) {
         if (save->phase == SAVE_VOTED)
@@ -172,9 +172,9 @@ void member_persist(struct checkpoint *c, struct checkpoint_id id, const char *n
 
 /* ---- words from the coordinator --------------------------------------------------------------------------------------- */
 
-void member_all_staged(struct checkpoint *c, struct checkpoint_id id)
+void saver_all_staged(struct checkpoint *c, struct checkpoint_id id)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     if (!lineage_visible(&m->lineage, id) || (m->has_newest && checkpoint_id_compare(id, m->newest) <= 0))
         return;
     m->has_newest = true;
@@ -182,7 +182,7 @@ void member_all_staged(struct checkpoint *c, struct checkpoint_id id)
     settle_slots(c);
 }
 
-static void remember_committed(struct member *m, struct holding what)
+static void remember_committed(struct saver *m, struct holding what)
 {
     for (size_t i = 0; i < m->committed_count; i++)
         if (checkpoint_id_equal(m->committed[i].id, what.id))
@@ -194,9 +194,9 @@ static void remember_committed(struct member *m, struct holding what)
         m->committed_step = what.id.step;
 }
 
-void member_committed(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri)
+void saver_committed(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct save *save = find_save(m, id);
     struct holding held;
     uint64_t bytes;
@@ -214,12 +214,12 @@ void member_committed(struct checkpoint *c, struct checkpoint_id id, int32_t wor
         c->events.committed(c->events.ctx, id.step, uri);
 }
 
-void member_aborted(struct checkpoint *c, struct checkpoint_id id, const char *text)
+void saver_aborted(struct checkpoint *c, struct checkpoint_id id, const char *text)
 {
-    struct save *save = find_save(&c->member, id);
+    struct save *save = find_save(&c->saver, id);
     if (save == NULL)
         return;
-    drop_save(&c->member, save);
+    drop_save(&c->saver, save);
     settle_slots(c);
     struct error why = ERROR_INIT;
     (void)error_set(&why, ERROR_IO, "checkpoint of step %" PRId64 " was not committed: %s", id.step, text);
@@ -271,7 +271,7 @@ static void image_done(struct worker_job *job)
 {
     struct image_job *j = (struct image_job *)job;
     struct checkpoint *c = j->c;
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     if (j->epoch != m->epoch)
         return; /* a round ago */
     if (j->result == 0) {
@@ -295,7 +295,7 @@ static void image_release(struct worker_job *job)
     free(j);
 }
 
-static void drop_image(struct member *m)
+static void drop_image(struct saver *m)
 {
     if (m->image_fd >= 0)
         (void)close(m->image_fd);
@@ -305,7 +305,7 @@ static void drop_image(struct member *m)
 
 static void check_image_of_base(struct checkpoint *c)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct image_job *j = xcalloc(1, sizeof(*j));
     j->job = (struct worker_job){ .work = image_work, .done = image_done, .release = image_release };
     j->c = c;
@@ -317,7 +317,7 @@ static void check_image_of_base(struct checkpoint *c)
     worker_run(m->worker, &j->job);
 }
 
-static int give_slot(struct member *m, uint32_t slot, uint64_t bytes, int *ret_fd, uint64_t *ret_offset, uint64_t *ret_bytes, struct error *e)
+static int give_slot(struct saver *m, uint32_t slot, uint64_t bytes, int *ret_fd, uint64_t *ret_offset, uint64_t *ret_bytes, struct error *e)
 {
     int fd = fcntl(m->slots.slot[slot].fd, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)
@@ -331,7 +331,7 @@ static int give_slot(struct member *m, uint32_t slot, uint64_t bytes, int *ret_f
 int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd, uint64_t *ret_offset,
                             uint64_t *ret_bytes, bool *ret_from_memory, struct error *e)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct holding held;
     uint64_t bytes;
     uint32_t slot;
@@ -384,7 +384,7 @@ int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret
 static void keep_lineage(const struct checkpoint *c)
 {
     struct error e = ERROR_INIT;
-    auto_json cJSON *array = lineage_encode(&c->member.lineage);
+    auto_json cJSON *array = lineage_encode(&c->saver.lineage);
     auto_free char *text = json_print(array, false), *path = fs_join(c->memory, LINEAGE_FILE);
     if (fs_write_atomic(path, text, strlen(text), 0600, &e) != 0)
         log_warn_from("history of the checkpoints not kept in memory", &e, KV("path", path));
@@ -397,7 +397,7 @@ static void read_lineage(struct checkpoint *c)
     auto_json cJSON *array = NULL;
     size_t len;
     if (fs_read(path, 1u << 20, &text, &len, &e) == 0 && json_parse(text, len, &array, &e) == 0 &&
-        lineage_decode(array, &c->member.lineage, &e) == 0)
+        lineage_decode(array, &c->saver.lineage, &e) == 0)
         return;
     if (e.kind != ERROR_NOT_FOUND)
         log_warn_from("history of the checkpoints in memory is not used", &e, KV("path", path));
@@ -406,7 +406,7 @@ static void read_lineage(struct checkpoint *c)
 /* Only the base is carried over: what is older is superseded, what is newer is not in the new history. */
 static void carry_over(struct checkpoint *c)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct checkpoint_id base = { m->restore.epoch, m->restore.step };
     struct holding held;
     uint64_t bytes;
@@ -431,9 +431,9 @@ static void carry_over(struct checkpoint *c)
         check_image_of_base(c);
 }
 
-void member_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore)
+void saver_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct checkpoint_id base = { restore->epoch, restore->step };
     m->epoch = fence;
     m->world = world;
@@ -480,9 +480,9 @@ static void allocate_done(struct worker_job *job)
 {
     struct allocate_job *a = (struct allocate_job *)job;
     struct checkpoint *c = a->c;
-    c->member.allocating = false;
-    c->member.allocation_failed = a->result != 0;
-    c->member.allocation_error = a->error;
+    c->saver.allocating = false;
+    c->saver.allocation_failed = a->result != 0;
+    c->saver.allocation_error = a->error;
     if (c->events.ready != NULL)
         c->events.ready(c->events.ctx);
 }
@@ -502,16 +502,16 @@ static void allocate(struct checkpoint *c, uint64_t image_bytes)
     a->c = c;
     a->image_bytes = image_bytes;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) {
-        a->fds[i] = c->member.slots.slot[i].fd;
-        a->paths[i] = xstrdup(c->member.slots.slot[i].path);
+        a->fds[i] = c->saver.slots.slot[i].fd;
+        a->paths[i] = xstrdup(c->saver.slots.slot[i].path);
     }
-    c->member.allocating = true;
-    worker_run(c->member.worker, &a->job);
+    c->saver.allocating = true;
+    worker_run(c->saver.worker, &a->job);
 }
 
 int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2], uint64_t *ret_slot_bytes, struct error *e)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     uint64_t missing;
     if (check_in_ring(c, e) != 0)
         return -1;
@@ -535,7 +535,7 @@ int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2],
     return 0;
 }
 
-static int check_step(const struct member *m, int64_t step, struct error *e)
+static int check_step(const struct saver *m, int64_t step, struct error *e)
 {
     if (m->epoch == 0)
         return error_set(e, ERROR_BUSY, "step %" PRId64 " is not saved: the group has not formed yet", step);
@@ -552,7 +552,7 @@ static int check_step(const struct member *m, int64_t step, struct error *e)
 
 int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_t image_bytes, struct error *e)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     struct checkpoint_id id = { m->epoch, step };
     if (check_in_ring(c, e) != 0)
         return -1;
@@ -571,8 +571,8 @@ int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_
 
 void checkpoint_trainer_gone(struct checkpoint *c)
 {
-    if (c->member.has_slots)
-        slots_drop_unfinished(&c->member.slots);
+    if (c->saver.has_slots)
+        slots_drop_unfinished(&c->saver.slots);
 }
 
 /* ---- beginning and end ------------------------------------------------------------------------------------------------ */
@@ -608,7 +608,7 @@ static void look_done(struct worker_job *job)
 {
     struct look_job *j = (struct look_job *)job;
     for (size_t i = j->count; i-- > 0;)
-        remember_committed(&j->c->member, j->committed[i]);
+        remember_committed(&j->c->saver, j->committed[i]);
 }
 
 static void look_release(struct worker_job *job)
@@ -616,9 +616,9 @@ static void look_release(struct worker_job *job)
     free(job);
 }
 
-int member_open(struct checkpoint *c, struct error *e)
+int saver_open(struct checkpoint *c, struct error *e)
 {
-    struct member *m = &c->member;
+    struct saver *m = &c->saver;
     m->image_fd = -1;
     m->committed_step = m->last_staged = -1;
     for (uint32_t i = 0; i < SLOT_COUNT; i++)
@@ -640,10 +640,10 @@ int member_open(struct checkpoint *c, struct error *e)
     return 0;
 }
 
-void member_close(struct checkpoint *c)
+void saver_close(struct checkpoint *c)
 {
-    worker_free(c->member.worker);
-    drop_image(&c->member);
-    if (c->member.has_slots)
-        slots_close(&c->member.slots);
+    worker_free(c->saver.worker);
+    drop_image(&c->saver);
+    if (c->saver.has_slots)
+        slots_close(&c->saver.slots);
 }

@@ -1,4 +1,4 @@
-/* coordinator.c — the commit: who has staged, who has voted, and what follows. */
+/* committer.c — the commit: who has staged, who has voted, and what follows. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void abort_step(struct checkpoint *c, struct tally *t, const char *text);
 
 static struct tally *find(struct checkpoint *c, struct checkpoint_id id)
 {
-    for (struct tally *t = c->coordinator.tallies; t != NULL; t = t->next)
+    for (struct tally *t = c->committer.tallies; t != NULL; t = t->next)
         if (checkpoint_id_equal(t->generation.id, id))
             return t;
     return NULL;
@@ -26,7 +26,7 @@ static struct tally *find(struct checkpoint *c, struct checkpoint_id id)
 
 static void forget(struct checkpoint *c, struct tally *t)
 {
-    for (struct tally **at = &c->coordinator.tallies; *at != NULL; at = &(*at)->next)
+    for (struct tally **at = &c->committer.tallies; *at != NULL; at = &(*at)->next)
         if (*at == t) {
             *at = t->next;
             tally_free(t);
@@ -37,13 +37,13 @@ static void forget(struct checkpoint *c, struct tally *t)
 static void set_timer(struct checkpoint *c)
 {
     int64_t next = INT64_MAX;
-    for (const struct tally *t = c->coordinator.tallies; t != NULL; t = t->next)
+    for (const struct tally *t = c->committer.tallies; t != NULL; t = t->next)
         if (t->deadline_ms < next)
             next = t->deadline_ms;
     if (next == INT64_MAX)
-        loop_timer_cancel(c->coordinator.timer);
+        loop_timer_cancel(c->committer.timer);
     else
-        loop_timer_at(c->coordinator.timer, next);
+        loop_timer_at(c->committer.timer, next);
 }
 
 static void set_state(struct checkpoint *c, struct tally *t, enum tally_state state)
@@ -58,7 +58,7 @@ static void set_state(struct checkpoint *c, struct tally *t, enum tally_state st
 static void on_timer(void *ctx)
 {
     struct checkpoint *c = ctx;
-    for (struct tally *t = c->coordinator.tallies, *next; t != NULL; t = next) {
+    for (struct tally *t = c->committer.tallies, *next; t != NULL; t = next) {
         next = t->next;
         if (t->deadline_ms > loop_now(c->loop))
             continue;
@@ -94,15 +94,15 @@ static void tell_text(struct checkpoint *c, const char *op, struct checkpoint_id
 
 static const struct decided *decided(const struct checkpoint *c, struct checkpoint_id id)
 {
-    for (size_t i = 0; i < c->coordinator.decided_count; i++)
-        if (checkpoint_id_equal(c->coordinator.decided[i].what.id, id))
-            return &c->coordinator.decided[i];
+    for (size_t i = 0; i < c->committer.decided_count; i++)
+        if (checkpoint_id_equal(c->committer.decided[i].what.id, id))
+            return &c->committer.decided[i];
     return NULL;
 }
 
 static const struct decided *decide(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri)
 {
-    struct coordinator *k = &c->coordinator;
+    struct committer *k = &c->committer;
     if (k->decided_count == COMMITTED_MAX)
         memmove(&k->decided[0], &k->decided[1], --k->decided_count * sizeof(k->decided[0]));
     struct decided *d = &k->decided[k->decided_count++];
@@ -148,15 +148,15 @@ static void run_job(struct checkpoint *c, const struct tally *t, void (*work)(st
     struct volume_job *v = xcalloc(1, sizeof(*v));
     v->job = (struct worker_job){ .work = work, .done = done, .release = job_release };
     v->c = c;
-    v->lineage = c->coordinator.lineage;
+    v->lineage = c->committer.lineage;
     memcpy(v->key.job, c->store.job, sizeof(v->key.job));
     if (t != NULL) {
         v->key.generation = t->generation;
         v->key.world = t->world;
     }
-    for (t = c->coordinator.tallies; t != NULL && v->busy_count < TALLIES_MAX; t = t->next)
+    for (t = c->committer.tallies; t != NULL && v->busy_count < TALLIES_MAX; t = t->next)
         v->busy[v->busy_count++] = t->generation.id;
-    worker_run(c->coordinator.worker, &v->job);
+    worker_run(c->committer.worker, &v->job);
 }
 
 static bool is_busy(void *ctx, struct checkpoint_id id)
@@ -177,7 +177,7 @@ static void nothing_done(struct worker_job *job)
 static void tidy_work(struct worker_job *job)
 {
     struct volume_job *v = (struct volume_job *)job;
-    if (v->c->coordinator.claimed_epoch != lineage_head(&v->lineage))
+    if (v->c->committer.claimed_epoch != lineage_head(&v->lineage))
         return; /* the epoch is not ours, or the job is older than the claim */
     if (store_tidy(&v->c->store, &v->lineage, v->c->keep_last, is_busy, v, &v->error) != 0)
         log_warn_from("old checkpoints not removed", &v->error, KV("dir", v->c->store.root));
@@ -227,7 +227,7 @@ static void committed(struct checkpoint *c, struct tally *t, char *uri /* taken 
 static void commit_work(struct worker_job *job)
 {
     struct volume_job *v = (struct volume_job *)job;
-    v->result = store_commit(&v->c->store, &v->key, v->c->coordinator.claimed_epoch, &v->error);
+    v->result = store_commit(&v->c->store, &v->key, v->c->committer.claimed_epoch, &v->error);
 }
 
 static void commit_done(struct worker_job *job)
@@ -251,7 +251,7 @@ static void commit_done(struct worker_job *job)
 static void prepare_work(struct worker_job *job)
 {
     struct volume_job *v = (struct volume_job *)job;
-    struct coordinator *k = &v->c->coordinator;
+    struct committer *k = &v->c->committer;
     struct checkpoint_id id = v->key.generation.id;
     if (k->claimed_epoch == 0 &&
         claim_late(&v->c->store, v->c->name, v->key.world, &v->lineage, &k->claimed_epoch, k->claimed_nonce, &v->error) != 0)
@@ -300,14 +300,14 @@ static void all_staged(struct checkpoint *c, struct tally *t)
 static bool clear_dead(struct checkpoint *c, int32_t from, struct checkpoint_id id)
 {
     bool dead = false;
-    for (const struct tally *t = c->coordinator.tallies; t != NULL; t = t->next)
+    for (const struct tally *t = c->committer.tallies; t != NULL; t = t->next)
         dead = dead || tally_is_dead(t, from, id);
     if (!dead)
         return false;
     auto_free char *text = xasprintf("rank %" PRId32 " has skipped a step that others saved: its slots were busy (save less often, or "
                                      "give the volume more speed)", from);
-    c->coordinator.dead = id;
-    for (struct tally *t = c->coordinator.tallies, *next; t != NULL; t = next) {
+    c->committer.dead = id;
+    for (struct tally *t = c->committer.tallies, *next; t != NULL; t = next) {
         next = t->next;
         if (t->state == TALLY_STAGING && t->generation.id.epoch == id.epoch && t->generation.id.step <= id.step)
             abort_step(c, t, text);
@@ -317,7 +317,7 @@ static bool clear_dead(struct checkpoint *c, int32_t from, struct checkpoint_id 
 
 static const char *refuse(const struct checkpoint *c, struct checkpoint_id id, int32_t world)
 {
-    const struct coordinator *k = &c->coordinator;
+    const struct committer *k = &c->committer;
     if (!lineage_visible(&k->lineage, id))
         return "it belongs to a round that was left";
     if (world != k->world)
@@ -327,9 +327,9 @@ static const char *refuse(const struct checkpoint *c, struct checkpoint_id id, i
     return NULL;
 }
 
-void coordinator_staged(struct checkpoint *c, int32_t from, struct checkpoint_id id, int32_t world, uint64_t bytes)
+void committer_staged(struct checkpoint *c, int32_t from, struct checkpoint_id id, int32_t world, uint64_t bytes)
 {
-    struct coordinator *k = &c->coordinator;
+    struct committer *k = &c->committer;
     const struct decided *d = decided(c, id);
     if (d != NULL) {
         tell_text(c, "committed", id, d->what.world, "uri", d->uri);
@@ -371,7 +371,7 @@ void coordinator_staged(struct checkpoint *c, int32_t from, struct checkpoint_id
     (void)clear_dead(c, from, id);
 }
 
-void coordinator_vote(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *nonce, uint64_t bytes, uint64_t crc64nvme)
+void committer_vote(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *nonce, uint64_t bytes, uint64_t crc64nvme)
 {
     struct tally *t = find(c, id);
     if (t == NULL || (t->state != TALLY_VOTING && t->state != TALLY_COMMITTING))
@@ -397,7 +397,7 @@ void coordinator_vote(struct checkpoint *c, int32_t from, struct checkpoint_id i
     }
 }
 
-void coordinator_failed(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *text)
+void committer_failed(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *text)
 {
     struct tally *t = find(c, id);
     if (t == NULL)
@@ -434,7 +434,7 @@ static void claim_work(struct worker_job *job)
     if (!j->started)
         j->result = -1; /* refused before it began: the reason is there */
     else
-        j->result = claim_run(c->has_volume ? &c->store : NULL, &j->claim, &c->coordinator.claimed_epoch, c->coordinator.claimed_nonce,
+        j->result = claim_run(c->has_volume ? &c->store : NULL, &j->claim, &c->committer.claimed_epoch, c->committer.claimed_nonce,
                               &j->error);
 }
 
@@ -442,7 +442,7 @@ static void claim_work(struct worker_job *job)
 static void drop_tallies(struct checkpoint *c, const struct checkpoint_restore *base)
 {
     struct checkpoint_id id = { base->epoch, base->step };
-    for (struct tally *t = c->coordinator.tallies, *next; t != NULL; t = next) {
+    for (struct tally *t = c->committer.tallies, *next; t != NULL; t = next) {
         next = t->next;
         if (!base->found || !checkpoint_id_equal(t->generation.id, id))
             forget(c, t);
@@ -454,7 +454,7 @@ static void claim_done(struct worker_job *job)
 {
     struct claim_job *j = (struct claim_job *)job;
     struct checkpoint *c = j->c;
-    struct coordinator *k = &c->coordinator;
+    struct committer *k = &c->committer;
     const struct checkpoint_restore *base = &j->claim.ret_restore;
     if (j->started)
         k->claiming = false;
@@ -485,9 +485,9 @@ void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const
     j->c = c;
     j->done = done;
     j->ctx = ctx;
-    j->claim = (struct claim){ .fence = fence, .world = world, .member = c->name, .known = c->member.lineage };
-    lineage_adopt(&j->claim.known, &c->coordinator.lineage);
-    if (c->coordinator.claiming)
+    j->claim = (struct claim){ .fence = fence, .world = world, .member = c->name, .known = c->saver.lineage };
+    lineage_adopt(&j->claim.known, &c->committer.lineage);
+    if (c->committer.claiming)
         (void)error_set(&j->error, ERROR_BUSY, "a claim of the checkpoints is under way");
     else if (world < 1 || world > MANIFEST_MAX_WORLD)
         (void)error_set(&j->error, ERROR_INVALID, "claim of the checkpoints for %" PRId32 " ranks", world);
@@ -498,25 +498,25 @@ void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const
             (void)error_wrap(&j->error, "rank %" PRId32, rank);
     j->started = j->error.kind == ERROR_NONE;
     if (j->started)
-        c->coordinator.claiming = true;
-    worker_run(c->coordinator.worker, &j->job);
+        c->committer.claiming = true;
+    worker_run(c->committer.worker, &j->job);
 }
 
 uint64_t checkpoint_newest_epoch(const struct checkpoint *c)
 {
-    return c->coordinator.newest_epoch > c->member.epoch ? c->coordinator.newest_epoch : c->member.epoch;
+    return c->committer.newest_epoch > c->saver.epoch ? c->committer.newest_epoch : c->saver.epoch;
 }
 
-int coordinator_open(struct checkpoint *c, struct error *e)
+int committer_open(struct checkpoint *c, struct error *e)
 {
-    c->coordinator.timer = loop_timer_new(c->loop, on_timer, c);
-    return worker_new(c->loop, "ckpt-commit", &c->coordinator.worker, e);
+    c->committer.timer = loop_timer_new(c->loop, on_timer, c);
+    return worker_new(c->loop, "ckpt-commit", &c->committer.worker, e);
 }
 
-void coordinator_close(struct checkpoint *c)
+void committer_close(struct checkpoint *c)
 {
-    worker_free(c->coordinator.worker);
-    loop_timer_free(c->coordinator.timer);
-    while (c->coordinator.tallies != NULL)
-        forget(c, c->coordinator.tallies);
+    worker_free(c->committer.worker);
+    loop_timer_free(c->committer.timer);
+    while (c->committer.tallies != NULL)
+        forget(c, c->committer.tallies);
 }
