@@ -12,6 +12,10 @@
  *                        unless their client belongs to an older fence: then they end with SHM_PEER_LOST too.
  *   engine_form again  → a higher fence. Lower or equal fences are refused everywhere.
  *
+ * on_formed tells whether this rank's self-test was right; on_lost comes once for every group that was asked for and ended:
+ * not formed in time, refused plan, neighbour gone, engine_abort, a client that was detached with requests announced (then rank is
+ * this rank). Its text is what the clients hear, "peer lost: rank 2 (worker-1): connection closed", and the same on all ranks.
+ *
  * Dial rule: rank i dials DATA to rank (i+1) mod N and ENGINE to rank 0 (i > 0). Handshakes (peer.h) are done by link.h.
  * Results are bit-identical on every rank and from run to run for the same world size.
  */
@@ -47,22 +51,23 @@ struct engine_events {
 struct engine_options {
     const uint8_t *key;                   /* CRYPTO_KEY_BYTES, kept */
     const char *job_uid, *member;         /* kept */
-    int64_t arena_bytes, results_bytes;   /* of each client's shared memory */
-    int64_t connect_timeout_ms;
-    int32_t chunk_bytes;
+    int64_t arena_bytes, results_bytes;   /* of each client's shared memory, taken as it is touched; 0: 256 MiB, 64 MiB */
+    int64_t connect_timeout_ms;           /* for forming, self-test included; 0: 30 s */
+    int32_t chunk_bytes;                  /* of a DATA frame, as rank 0 has it; 0: 128 KiB */
 };
 
 MUST_CHECK int engine_new(struct loop *loop, const struct engine_options *options, const struct engine_events *events,
                           struct engine **ret_engine, struct error *e);
-void engine_form(struct engine *g, const struct ring_plan *plan);
+void engine_form(struct engine *g, const struct ring_plan *plan); /* size >= 1 */
 /* Hands over a connection whose handshake is complete. fd is taken. A connection for a fence not yet formed waits for it. */
 void engine_accept(struct engine *g, int fd, const struct peer_hello *hello);
+/* Ends the group of this fence or a lower one, and all requests of clients up to it. The fence cannot form any more. */
 void engine_abort(struct engine *g, uint64_t fence, const char *text);
 /* A client attaches: creates its memfd and eventfds (owned by the engine; the caller passes them on by SCM_RIGHTS at once and
  * does not close them). ret_client identifies it in engine_detach. */
 MUST_CHECK int engine_attach(struct engine *g, uint64_t fence, uint64_t *ret_client, int ret_fds[3], uint64_t *ret_shm_bytes, struct error *e);
 void engine_detach(struct engine *g, uint64_t client);
 void engine_stats_read(struct engine *g, struct engine_stats *ret_stats);
-void engine_free(struct engine *g); /* ends the thread; requests in flight end with SHM_SHUTDOWN */
+void engine_free(struct engine *g); /* ends the thread; requests in flight end with SHM_SHUTDOWN; no callback comes afterwards */
 
 #endif
