@@ -411,21 +411,22 @@ static void check_required(struct checker *c, const struct path *path, const cJS
 static void check_object(struct checker *c, const struct path *path, const cJSON *schema, const cJSON *value)
 {
     const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *child;
-    int64_t count = cJSON_GetArraySize(value), most = json_int(schema, "maxProperties", -1);
+    int64_t count = 0, most = json_int(schema, "maxProperties", -1);
     bool open = (properties == NULL && others == NULL) || is_set(schema, "x-kubernetes-preserve-unknown-fields") || cJSON_IsTrue(others);
 
-    if ((most >= 0 && count > most) || count < json_int(schema, "minProperties", 0))
-        complain_value(c, path, schema, value);
     cJSON_ArrayForEach(child, value) {
         struct path at = { .parent = path, .key = child->string };
         const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, child->string);
         if (property == NULL && cJSON_IsObject(others))
             property = others;
+        count += property == NULL || !is_absent(property, child);
         if (property != NULL && !is_absent(property, child))
             check(c, &at, property, child);
         else if (property == NULL && !open)
             complain_unknown(c, &at, schema, child);
     }
+    if ((most >= 0 && count > most) || count < json_int(schema, "minProperties", 0))
+        complain_value(c, path, schema, value);
     check_required(c, path, schema, value);
 }
 
@@ -547,6 +548,16 @@ static void default_properties(const cJSON *schema, cJSON *value)
     }
 }
 
+/* A map's keys without a value. */
+static void drop_absent(const cJSON *schema, cJSON *map)
+{
+    for (cJSON *child = map->child, *next; child != NULL; child = next) {
+        next = child->next;
+        if (is_absent(schema, child))
+            cJSON_Delete(cJSON_DetachItemViaPointer(map, child));
+    }
+}
+
 void schema_default(const cJSON *schema, cJSON *manifest)
 {
     const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *items = rule(schema, "items");
@@ -554,6 +565,8 @@ void schema_default(const cJSON *schema, cJSON *manifest)
 
     if (cJSON_IsObject(manifest) && strcmp(type_of(schema), "object") == 0) {
         default_properties(schema, manifest);
+        if (cJSON_IsObject(others) && properties == NULL)
+            drop_absent(others, manifest);
         cJSON_ArrayForEach(child, manifest) {
             const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, child->string);
             if (property == NULL && cJSON_IsObject(others))

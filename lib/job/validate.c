@@ -122,6 +122,17 @@ static void known_roles(struct validator *v)
     }
 }
 
+/* The API server drops a key without a value; whoever wrote it meant something else. */
+static void empty_role(struct validator *v)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, json_at(json_at(v->original, "spec"), v->roles_key)) {
+        if (cJSON_IsNull(item))
+            broken(v, "spec.%s.%.60s", v->roles_key, item->string);
+    }
+}
+
 static void one_leader(struct validator *v)
 {
     if (role_of(v, "Chief") != NULL && role_of(v, "Master") != NULL)
@@ -316,6 +327,7 @@ static const struct { const char *message; void (*look)(struct validator *v); } 
     { "must be a DNS-1035 label, lower case letters, digits and '-', beginning with a letter", name_form },
     { "exactly one of replicaSpecs and its alias tfReplicaSpecs must be given", one_replica_map },
     { "roles are Chief, Master, Worker, PS and Evaluator", known_roles },
+    { "empty, expected a template; or remove it", empty_role },
     { "a job has a Chief or a Master, not both", one_leader },
     { "Chief and Master have exactly 1 replica", leader_is_single },
     { "Evaluator has at most 1 replica", evaluator_is_single },

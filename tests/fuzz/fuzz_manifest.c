@@ -49,7 +49,8 @@ static void check_manifest(const cJSON *tree, const struct yaml_doc *doc)
     }
     require(problems->count == 0);
     check_job(job);
-    (void)job_check_local(job, &e);
+    e = (struct error)ERROR_INIT;
+    require(job_check_local(job, &e) == 0 || e.kind == ERROR_INVALID);
     auto_json cJSON *filled = cJSON_Duplicate(tree, true);
     schema_default(schema_of_kind(JOB_KIND), filled);
     require(job_decode(filled, NULL, problems, &again, &e) == 0);

@@ -85,6 +85,7 @@ Test(schema, properties_are_known_required_and_counted)
         { "{\"a\":1,\"deep\":{\"map\":{}}}", "f: deep.map: unknown field here; it belongs to map\n" },
         { "{\"a\":1,\"deep\":{\"xyzzy\":1}}", "f: deep.xyzzy: unknown field; known here are target\n" },
         { "{\"a\":1,\"map\":{\"x\":\"y\"}}", "f: map.x: found \"y\", expected an integer\n" },
+        { "{\"a\":1,\"map\":{\"x\":1,\"y\":null}}", "" },
         { "{\"a\":1,\"map\":{\"x\":1,\"y\":2}}", "f: map: found a mapping, expected a mapping of at most 1 keys\n" },
         { "{\"a\":1,\"open\":{\"x\":1,\"k\":\"\"}}", "f: open.k: found \"\", expected an integer\n" },
     };
@@ -128,6 +129,7 @@ Test(schema, defaults_are_filled_in_as_the_api_server_does)
         { "{\"a\":1,\"n\":2,\"o\":{\"b\":\"y\"}}", "{\"a\":1,\"n\":2,\"o\":{\"b\":\"y\"}}" },
         { "{\"a\":null,\"n\":null,\"p\":null}", "{\"n\":null,\"a\":7,\"o\":{\"b\":\"x\"}}" }, /* null is absent unless it is allowed */
         { "{\"q\":{}}", "{\"q\":{\"c\":2},\"a\":7,\"n\":1,\"o\":{\"b\":\"x\"}}" },
+        { "{\"m\":{\"x\":null,\"k\":{\"d\":1},\"y\":null}}", "{\"m\":{\"k\":{\"d\":1}},\"a\":7,\"n\":1,\"o\":{\"b\":\"x\"}}" },
         { "{\"m\":{\"k\":{}},\"l\":[{},{\"e\":9},5]}",
           "{\"m\":{\"k\":{\"d\":3}},\"l\":[{\"e\":4},{\"e\":9},5],\"a\":7,\"n\":1,\"o\":{\"b\":\"x\"}}" },
     };
