@@ -519,12 +519,12 @@ def test_installing_where_nothing_can_be_written_says_so(launch_path, tmp_path):
 
 
 def test_it_is_small_and_quick(launch_path, build, root):
-    if build != root / "build":
-        pytest.skip("sizes are of the release build")
+    released = build == root / "build"
     began = time.monotonic()
     for _ in range(20):
         subprocess.run([launch_path, "--no-sidecar", "--", "/bin/true"], check=True)
-    assert (time.monotonic() - began) / 20 < 0.05
-    assert pathlib.Path(launch_path).stat().st_size < 2 << 20
-    assert b"statically linked" in subprocess.run(["file", launch_path], capture_output=True).stdout or not (
-        b"NEEDED" in subprocess.run(["readelf", "-d", launch_path], capture_output=True).stdout)
+    assert (time.monotonic() - began) / 20 < (0.05 if released else 1)
+    if released:
+        assert pathlib.Path(launch_path).stat().st_size < 2 << 20
+        elf = subprocess.run(["readelf", "-d", launch_path], capture_output=True, text=True, check=True).stdout
+        assert "NEEDED" not in elf, "the launcher must be static: it runs in any image"

@@ -353,6 +353,61 @@ def test_clients_reduce_report_and_lose_a_peer(make_group, wait_for, client_libr
     assert len(rounds(group)) == 1
 
 
+SAVER = """
+import ctypes, json, os, sys, time
+rm = ctypes.CDLL(os.environ["CLIENT_LIBRARY"])
+rm.rm_error_text.restype = ctypes.c_char_p
+def check(status):
+    assert status == 0, (status, rm.rm_error_text())
+check(rm.rm_init(b"test 1.0"))
+rank, round_ = rm.rm_rank(), int(os.environ["RINGMASTER_ROUND"])
+
+def image(step):
+    header = json.dumps({"w": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}}).encode()
+    header += b" " * (4096 - 8 - len(header))
+    return len(header).to_bytes(8, "little") + header + bytes([rank, step]) * 4
+
+resume = int(os.environ["RINGMASTER_RESUME_STEP"])
+print("resume", resume, flush=True)
+if resume >= 0:
+    data, size, step, world = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int64(), ctypes.c_int()
+    check(rm.rm_checkpoint_restore(ctypes.byref(data), ctypes.byref(size), ctypes.byref(step), ctypes.byref(world)))
+    got = ctypes.string_at(data, size.value)
+    assert (step.value, world.value, got) == (resume, rm.rm_size(), image(resume)), (step.value, world.value, got[-8:])
+    rm.rm_checkpoint_restore_done()
+    print("restored", flush=True)
+else:
+    for step in (10, 20):
+        text, place, committed = image(step), ctypes.c_void_p(), ctypes.c_int64()
+        check(rm.rm_checkpoint_begin(ctypes.c_int64(step), ctypes.c_uint64(len(text)), ctypes.byref(place)))
+        ctypes.memmove(place, text, len(text))
+        check(rm.rm_checkpoint_stage(ctypes.c_int64(step), ctypes.c_uint64(len(text))))
+        rm.rm_report(json.dumps({"step": step}).encode())
+        if step == 10:
+            check(rm.rm_checkpoint_wait(ctypes.c_int64(20000), ctypes.byref(committed)))
+            assert committed.value == 10, committed.value
+    if rank == 0:
+        time.sleep(0.3)
+        os.kill(os.getpid(), 9)
+    time.sleep(1000)
+check(rm.rm_shutdown())
+"""
+
+
+def test_what_all_have_staged_is_not_lost_with_the_processes(make_group, wait_for, client_library, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SAVER)
+    group = make_group(three([sys.executable, path]))
+    group.env["CLIENT_LIBRARY"] = str(client_library)
+    group.start()
+    assert [group.launchers[m].wait(40) for m in group.members] == [0, 0, 0]
+    assert all(group.out(m).split() == ["resume", "-1", "resume", "20", "restored"] for m in group.members)
+    report = group.control.last
+    assert (report["checkpoint_step"], report["resume_step"], report["counters"]["streak"]) == (20, 20, 1)
+    cause = rounds(group)[0]
+    assert (cause["role"], cause["signal"], cause["lost_steps"]) == ("chief", 9, 0)
+
+
 # ---- bad input -------------------------------------------------------------------------------------------------------------
 
 
