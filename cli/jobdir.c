@@ -1,5 +1,6 @@
 #include "cli/jobdir.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -147,6 +148,22 @@ void jobdir_runtime_remove(struct jobdir *d)
     struct error e = ERROR_INIT;
     if (d->runtime && fs_remove_tree(d->runtime, &e) < 0) /* it is tmpfs: what is left is gone at the next boot */
         log_warn_from("memory for checkpoint slots was not given back", &e, KV("directory", d->runtime));
+}
+
+void jobdir_runtime_trim(struct jobdir *d)
+{
+    struct error e = ERROR_INIT;
+    if (!d->runtime)
+        return;
+    auto_free char *run = fs_join(d->runtime, "run");
+    if (fs_remove_tree(run, &e) < 0)
+        log_warn_from("sockets were not removed", &e, KV("directory", run));
+    DIR *dir = opendir(d->runtime);
+    for (const struct dirent *item; dir && (item = readdir(dir));)
+        (void)unlinkat(dirfd(dir), item->d_name, AT_REMOVEDIR); /* fails where a member has slots: they stay */
+    if (dir)
+        closedir(dir);
+    (void)rmdir(d->runtime);
 }
 
 static int save_json(const struct jobdir *d, const char *name, const cJSON *tree, struct error *e)

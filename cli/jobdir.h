@@ -13,7 +13,8 @@
  *   report.json, report.html
  *
  * Sockets and checkpoint slots are in a directory of tmpfs, /dev/shm/ringmaster-UID: socket names have to be short, and not
- * every file system can hold sockets. It is removed when the job ends and kept for --resume when it was interrupted.
+ * every file system can hold sockets. It is removed when the job ends; what slots it has are kept for --resume when
+ * it was interrupted.
  */
 #ifndef CLI_JOBDIR_H
 #define CLI_JOBDIR_H
@@ -44,6 +45,7 @@ void jobdir_release(struct jobdir *d); /* lets go of the lock; removes nothing *
 
 MUST_CHECK int jobdir_runtime(struct jobdir *d, const char *uid, struct error *e); /* makes it, mode 0700 */
 void jobdir_runtime_remove(struct jobdir *d);
+void jobdir_runtime_trim(struct jobdir *d); /* keeps checkpoint slots for --resume, and itself only when there are any */
 
 MUST_CHECK int jobdir_save_job(const struct jobdir *d, const cJSON *tree, struct error *e);
 MUST_CHECK int jobdir_load_job(const struct jobdir *d, struct jobfile *ret, char **ret_report, struct error *e);

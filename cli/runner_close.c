@@ -82,6 +82,7 @@ static int close_finished(struct runner *r)
 static int close_interrupted(struct runner *r)
 {
     struct error e = ERROR_INIT;
+    jobdir_runtime_trim(&r->dir);
     if (runner_store(r, &e) < 0)
         return command_fail("run", COMMAND_CANNOT_RUN, &e);
     auto_free char *text = xasprintf("\n%s was interrupted; continue with: ringmaster run --resume --job-dir %s\n", r->job->name,
@@ -99,6 +100,7 @@ int runner_close(struct runner *r)
         /* It may have come to its end in the moment of the interrupt. */
         return phase_is_final(r->status->phase) ? close_finished(r) : close_interrupted(r);
     case RUNNER_BROKEN:
+        jobdir_runtime_trim(&r->dir);
         screen_text(r->screen, "");
         return command_fail("run", COMMAND_CANNOT_RUN, &r->why);
     case RUNNER_GOES_ON: case RUNNER_ENDING: break;
