@@ -1,6 +1,6 @@
 /*
- * internal.h — the state behind checkpoint.h, shared by its three files: checkpoint.c (facade), saver.c (this rank's slots
- * and images) and committer.c (claim, tallies, commit). Everything here belongs to the loop's thread unless it says otherwise.
+ * internal.h — the state behind checkpoint.h, shared by its files: checkpoint.c (facade), saver.c and resume.c (this rank's
+ * slots and images), committer.c and claim.c (tallies, commit, claim). Everything here belongs to the loop's thread unless it says otherwise.
  *
  * Messages (JSON; epoch is a decimal string):
  *   member → coordinator  {"op":"staged","epoch","step","world","bytes"}
@@ -105,6 +105,12 @@ void saver_all_staged(struct checkpoint *c, struct checkpoint_id id);
 void saver_persist(struct checkpoint *c, struct checkpoint_id id, const char *nonce, int32_t world);
 void saver_committed(struct checkpoint *c, struct checkpoint_id id, int32_t world, const char *uri);
 void saver_aborted(struct checkpoint *c, struct checkpoint_id id, const char *text);
+
+bool saver_slot_of(const struct saver *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes);
+
+/* resume.c */
+void saver_check_image(struct checkpoint *c); /* begins to read the base on the volume; image_state says how it went */
+void saver_drop_image(struct saver *m);
 
 /* committer.c */
 MUST_CHECK int committer_open(struct checkpoint *c, struct error *e);

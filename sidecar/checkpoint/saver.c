@@ -1,4 +1,4 @@
-/* saver.c — one rank's part: slots, saves that are not decided yet, and the image to resume from. */
+/* saver.c — one rank's part: slots, and saves that are not decided yet. The image to resume from is in resume.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -32,7 +32,7 @@ static void drop_save(struct saver *m, const struct save *save)
     memmove(&m->saves[at], &m->saves[at + 1], (--m->save_count - at) * sizeof(m->saves[0]));
 }
 
-static bool slot_of(const struct saver *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes)
+bool saver_slot_of(const struct saver *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes)
 {
     for (uint32_t i = 0; m->has_slots && i < SLOT_COUNT; i++)
         if (slots_held(&m->slots, i, ret_holding, ret_bytes) && checkpoint_id_equal(ret_holding->id, id)) {
@@ -148,7 +148,7 @@ void saver_persist(struct checkpoint *c, struct checkpoint_id id, const char *no
     uint32_t slot;
     struct holding held;
     uint64_t bytes;
-    if (save == NULL || !slot_of(m, id, &slot, &held, &bytes) || m->slot_busy[slot] || !c->has_volume || held.world != world) {
+    if (save == NULL || !saver_slot_of(m, id, &slot, &held, &bytes) || m->slot_busy[slot] || !c->has_volume || held.world != world) {
         send_failed(c, id, "its image is not in a slot any more");
         return;
     }
@@ -203,7 +203,7 @@ void saver_committed(struct checkpoint *c, struct checkpoint_id id, int32_t worl
     uint32_t slot;
     if (!lineage_visible(&m->lineage, id))
         return;
-    if (slot_of(m, id, &slot, &held, &bytes))
+    if (saver_slot_of(m, id, &slot, &held, &bytes))
         m->slot_committed[slot] = id;
     if (save != NULL)
         drop_save(m, save);
@@ -224,158 +224,6 @@ void saver_aborted(struct checkpoint *c, struct checkpoint_id id, const char *te
     struct error why = ERROR_INIT;
     (void)error_set(&why, ERROR_IO, "checkpoint of step %" PRId64 " was not committed: %s", id.step, text);
     c->events.failed(c->events.ctx, id.step, &why);
-}
-
-/* ---- the image to resume from ----------------------------------------------------------------------------------------- */
-
-struct image_job {
-    struct worker_job job;
-    struct checkpoint *c; /* on the thread: its store alone */
-    struct checkpoint_restore restore;
-    uint64_t epoch;       /* of the round that asked */
-    int32_t rank;
-    int fd;
-    uint64_t bytes;
-    int result;
-    struct error error;
-};
-
-/* The base's generation, its image read to the end. A damaged one is marked for the next claim. */
-static int open_base(const struct store *s, const struct image_job *j, int *ret_fd, uint64_t *ret_bytes, struct error *e)
-{
-    auto_scan struct store_scan scan = { .generations = NULL };
-    struct checkpoint_id id = { j->restore.epoch, j->restore.step };
-    if (store_scan(s, &scan, e) != 0)
-        return -1;
-    for (size_t i = 0; i < scan.count; i++) {
-        const struct store_generation *g = &scan.generations[i];
-        if (!checkpoint_id_equal(g->generation.id, id) || g->state != GENERATION_COMMITTED || g->bad)
-            continue;
-        if (store_open_image(s, &g->generation, j->rank, j->restore.world, ret_fd, ret_bytes, e) == 0)
-            return 0;
-        struct error why = ERROR_INIT;
-        if (e->kind == ERROR_INVALID && store_mark(s, &g->generation, LAYOUT_BAD, e->text, &why) != 0)
-            log_warn_from("damaged checkpoint not marked", &why, KVI("step", id.step));
-        return -1;
-    }
-    return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank and not committed in %s", id.step, s->root);
-}
-
-static void image_work(struct worker_job *job)
-{
-    struct image_job *j = (struct image_job *)job;
-    j->result = open_base(&j->c->store, j, &j->fd, &j->bytes, &j->error);
-}
-
-static void image_done(struct worker_job *job)
-{
-    struct image_job *j = (struct image_job *)job;
-    struct checkpoint *c = j->c;
-    struct saver *m = &c->saver;
-    if (j->epoch != m->epoch)
-        return; /* a round ago */
-    if (j->result == 0) {
-        m->image_fd = TAKE_FD(j->fd);
-        m->image_bytes = j->bytes;
-        m->image_state = IMAGE_READY;
-    } else {
-        m->image_error = j->error;
-        m->image_state = IMAGE_FAILED;
-        log_error_from("checkpoint cannot be restored", &j->error, KVI("step", j->restore.step), KVI("rank", c->rank));
-    }
-    if (c->events.ready != NULL)
-        c->events.ready(c->events.ctx);
-}
-
-static void image_release(struct worker_job *job)
-{
-    struct image_job *j = (struct image_job *)job;
-    if (j->fd >= 0)
-        (void)close(j->fd);
-    free(j);
-}
-
-static void drop_image(struct saver *m)
-{
-    if (m->image_fd >= 0)
-        (void)close(m->image_fd);
-    m->image_fd = -1;
-    m->image_state = IMAGE_NONE;
-}
-
-static void check_image_of_base(struct checkpoint *c)
-{
-    struct saver *m = &c->saver;
-    struct image_job *j = xcalloc(1, sizeof(*j));
-    j->job = (struct worker_job){ .work = image_work, .done = image_done, .release = image_release };
-    j->c = c;
-    j->restore = m->restore;
-    j->epoch = m->epoch;
-    j->rank = c->rank;
-    j->fd = -1;
-    m->image_state = IMAGE_CHECKING;
-    worker_run(m->worker, &j->job);
-}
-
-static int give_slot(struct saver *m, uint32_t slot, uint64_t bytes, int *ret_fd, uint64_t *ret_offset, uint64_t *ret_bytes, struct error *e)
-{
-    int fd = fcntl(m->slots.slot[slot].fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-        return error_errno(e, "duplicate the descriptor of a slot");
-    *ret_fd = fd;
-    *ret_offset = SLOT_CONTROL_BYTES;
-    *ret_bytes = bytes;
-    return 0;
-}
-
-int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd, uint64_t *ret_offset,
-                            uint64_t *ret_bytes, bool *ret_from_memory, struct error *e)
-{
-    struct saver *m = &c->saver;
-    struct holding held;
-    uint64_t bytes;
-    uint32_t slot;
-    if (c->rank < 0)
-        return error_set(e, ERROR_INVALID, "%s is outside the ring: only ring members restore a share of the checkpoint", c->name);
-    if (m->epoch == 0)
-        return error_set(e, ERROR_BUSY, "the group has not formed yet");
-    if (!m->restore.found) {
-        *ret_restore = m->restore;
-        *ret_fd = -1;
-        *ret_offset = *ret_bytes = 0;
-        *ret_from_memory = false;
-        return 0;
-    }
-    if (m->restore.world != m->world)
-        return error_set(e, ERROR_INVALID, "checkpoint of step %" PRId64 " was saved by %" PRId32 " ranks, now there are %" PRId32
-                         ": resharding is not available", m->restore.step, m->restore.world, m->world);
-    if (slot_of(m, (struct checkpoint_id){ m->restore.epoch, m->restore.step }, &slot, &held, &bytes)) {
-        if (give_slot(m, slot, bytes, ret_fd, ret_offset, ret_bytes, e) != 0)
-            return -1;
-        *ret_restore = m->restore;
-        *ret_from_memory = true;
-        return 0;
-    }
-    if (!c->has_volume)
-        return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank, and the job has no checkpoint "
-                         "volume", m->restore.step);
-    if (m->image_state == IMAGE_NONE)
-        check_image_of_base(c);
-    if (m->image_state == IMAGE_CHECKING)
-        return error_set(e, ERROR_BUSY, "the image of step %" PRId64 " is being checked", m->restore.step);
-    if (m->image_state == IMAGE_FAILED) {
-        *e = m->image_error;
-        return -1;
-    }
-    int fd = fcntl(m->image_fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0)
-        return error_errno(e, "duplicate the descriptor of an image");
-    *ret_restore = m->restore;
-    *ret_fd = fd;
-    *ret_offset = 0;
-    *ret_bytes = m->image_bytes;
-    *ret_from_memory = false;
-    return 0;
 }
 
 /* ---- rounds ----------------------------------------------------------------------------------------------------------- */
@@ -418,7 +266,7 @@ static void carry_over(struct checkpoint *c)
         }
     m->has_newest = m->restore.found;
     m->newest = base;
-    bool held_here = m->restore.found && slot_of(m, base, &slot, &held, &bytes);
+    bool held_here = m->restore.found && saver_slot_of(m, base, &slot, &held, &bytes);
     bool known = false;
     for (size_t i = 0; i < m->committed_count; i++)
         known = known || checkpoint_id_equal(m->committed[i].id, base);
@@ -428,7 +276,21 @@ static void carry_over(struct checkpoint *c)
     if (m->save_count > 0)
         send_staged(c, &m->saves[0]);
     if (m->restore.found && !held_here && c->has_volume && m->restore.world == m->world)
-        check_image_of_base(c);
+        saver_check_image(c);
+}
+
+/* What fell out of the history (damaged, or of ranks that were ahead) is not to be reported as committed. */
+static void forget_committed(struct saver *m)
+{
+    size_t kept = 0;
+    m->committed_step = -1;
+    for (size_t i = 0; i < m->committed_count; i++)
+        if (lineage_visible(&m->lineage, m->committed[i].id)) {
+            m->committed[kept++] = m->committed[i];
+            if (m->committed[i].id.step > m->committed_step)
+                m->committed_step = m->committed[i].id.step;
+        }
+    m->committed_count = kept;
 }
 
 void saver_enter(struct checkpoint *c, uint64_t fence, int32_t world, const struct checkpoint_restore *restore)
@@ -444,7 +306,8 @@ void saver_enter(struct checkpoint *c, uint64_t fence, int32_t world, const stru
         if (c->rank >= 0)
             keep_lineage(c);
     }
-    drop_image(m);
+    forget_committed(m);
+    saver_drop_image(m);
     if (c->rank >= 0)
         carry_over(c);
 }
@@ -609,6 +472,8 @@ static void look_done(struct worker_job *job)
     struct look_job *j = (struct look_job *)job;
     for (size_t i = j->count; i-- > 0;)
         remember_committed(&j->c->saver, j->committed[i]);
+    if (j->c->saver.epoch != 0)
+        forget_committed(&j->c->saver); /* a round was entered meanwhile */
 }
 
 static void look_release(struct worker_job *job)
@@ -643,7 +508,7 @@ int saver_open(struct checkpoint *c, struct error *e)
 void saver_close(struct checkpoint *c)
 {
     worker_free(c->saver.worker);
-    drop_image(&c->saver);
+    saver_drop_image(&c->saver);
     if (c->saver.has_slots)
         slots_close(&c->saver.slots);
 }

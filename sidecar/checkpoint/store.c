@@ -188,10 +188,8 @@ int store_claim(const struct store *s, uint64_t epoch, const char *member, const
 {
     char name[LAYOUT_NAME_MAX];
     layout_claim(epoch, name);
-    if (fault("mkdir", s->epochs) != 0) {
-        errno = ENOSPC;
+    if ((errno = fault("mkdir", s->epochs)) != 0)
         return error_errno(e, "make directory %s", s->epochs);
-    }
     if (fs_mkdirs(s->epochs, 0755, e) != 0 || io_sync_dir(s->root, e) != 0)
         return -1;
     auto_free char *text = claim_encode(s->job, epoch, member, nonce, world);
@@ -266,8 +264,8 @@ int store_remove(const struct store *s, const struct generation *g, struct error
     auto_free char *gone = xasprintf("%s" LAYOUT_TMP, dir);
     if (io_rename(dir, gone, e) != 0)
         return -1;
-    if (fault("remove", gone) != 0)
-        return error_set(e, ERROR_IO, "remove %s", gone);
+    if ((errno = fault("remove", gone)) != 0)
+        return error_errno(e, "remove %s", gone);
     return fs_remove_tree(gone, e);
 }
 

@@ -246,6 +246,8 @@ Test(checkpoint, a_flipped_bit_is_never_handed_out_and_the_step_before_is_restor
     cr_assert(group_form(&g, 0x100000003), "%s", g.claim_error.text);
     cr_expect(g.restore.step == 10);
     cr_expect(group_restores(&g, 10, false));
+    for (int32_t rank = 0; rank < 3; rank++)
+        cr_expect(checkpoint_committed_step(g.members[rank].checkpoint) == 10, "rank %d no longer says 20", (int)rank);
     cr_assert(group_save(&g, 20, DATA), "the step can be saved anew");
     group_release(&g);
 }
