@@ -113,7 +113,7 @@ static int make_hub(struct server *s, struct error *e)
 {
     const struct options *o = s->options;
     struct hub_options options = {
-        .policy = o->policy_job, .job_uid = o->job_uid, .attempt = (int32_t)o->attempt,
+        .policy = o->policy_job, .job = o->job, .job_uid = o->job_uid, .attempt = (int32_t)o->attempt,
         .members = (const char *const *)o->names, .count = o->name_count, .counters = &o->restart_counters,
         .peer_timeout_ms = o->peer_timeout_ms, .control = o->control,
     };

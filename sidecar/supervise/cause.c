@@ -95,6 +95,8 @@ void cause_failure(const struct coordinator *c, const struct cause *cause, const
     f.has_exit = event.has_exit;
     f.exit_code = event.exit_code;
     f.signal = event.signal;
+    (void)snprintf(f.pod, sizeof f.pod, "%s-%.70s", c->job, m->name);
+    (void)snprintf(f.container, sizeof f.container, "%s", event.has_exit ? job_main_container(c->policy, m->role) : "");
     (void)snprintf(f.reason, sizeof f.reason, "%s", event.reason);
     (void)snprintf(f.message, sizeof f.message, "%s", text);
     *ret_failure = f;

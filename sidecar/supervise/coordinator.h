@@ -54,7 +54,7 @@ struct cause {
 
 struct coordinator {
     const struct training_job *policy; /* kept */
-    char job_uid[PEER_UID_MAX];
+    char job[JOB_NAME_MAX + 1], job_uid[PEER_UID_MAX];
     int32_t attempt, world, count;
     bool group;                       /* job_restarts_as_group */
     int64_t form_timeout_ms;
@@ -119,9 +119,9 @@ struct coordinator_output {
 struct coordinator_outputs { struct coordinator_output *items; size_t count, cap; };
 
 /* `members` are the names in the order of RINGMASTER_MEMBERS; those of chief, master and worker form the ring. */
-MUST_CHECK int coordinator_init(struct coordinator *c, const struct training_job *policy, const char *job_uid, int32_t attempt,
-                                const char *const *members, size_t count, const struct restart_counters *counters,
-                                struct error *e);
+MUST_CHECK int coordinator_init(struct coordinator *c, const struct training_job *policy, const char *job, const char *job_uid,
+                                int32_t attempt, const char *const *members, size_t count,
+                                const struct restart_counters *counters, struct error *e);
 void coordinator_release(struct coordinator *c);
 int32_t coordinator_find(const struct coordinator *c, const char *member); /* -1: not of this job */
 

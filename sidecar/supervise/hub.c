@@ -428,8 +428,8 @@ int hub_new(struct loop *l, const struct hub_options *options, struct member *me
     h->tick = loop_timer_new(l, tick, h);
     h->deadline = loop_timer_new(l, on_deadline, h);
     h->report = loop_timer_new(l, report, h);
-    if (coordinator_init(&h->core, options->policy, options->job_uid, options->attempt, options->members, options->count,
-                         options->counters, e) != 0 ||
+    if (coordinator_init(&h->core, options->policy, options->job, options->job_uid, options->attempt, options->members,
+                         options->count, options->counters, e) != 0 ||
         (options->control != NULL && control_new(l, options->control, on_command, on_reader, h, &h->control, e) != 0)) {
         hub_free(h);
         return -1;

@@ -13,7 +13,7 @@ struct hub;
 
 struct hub_options { /* texts are kept */
     const struct training_job *policy;       /* kept */
-    const char *job_uid;
+    const char *job, *job_uid;
     int32_t attempt;
     const char *const *members; size_t count;
     const struct restart_counters *counters; /* at the beginning of this attempt */

@@ -15,7 +15,7 @@
 #include "sidecar/supervise/progress.h"
 #include "sidecar/supervise/trainer.h"
 
-#define DIAL_MS 5000          /* one attempt; link_dial retries within it */
+#define DIAL_MS 2000          /* one attempt; link_dial retries within it */
 #define DIAL_PAUSE_MS 200
 #define COMPLAIN_EVERY_MS 30000
 #define PROGRESS_EVERY_MS 200

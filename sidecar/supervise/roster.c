@@ -29,12 +29,14 @@ static bool has_rank(enum job_role role)
     return role == ROLE_CHIEF || role == ROLE_MASTER || role == ROLE_WORKER;
 }
 
-int coordinator_init(struct coordinator *c, const struct training_job *policy, const char *job_uid, int32_t attempt,
-                     const char *const *members, size_t count, const struct restart_counters *counters, struct error *e)
+int coordinator_init(struct coordinator *c, const struct training_job *policy, const char *job, const char *job_uid,
+                     int32_t attempt, const char *const *members, size_t count, const struct restart_counters *counters,
+                     struct error *e)
 {
     *c = (struct coordinator){ .policy = policy, .attempt = attempt, .group = job_restarts_as_group(policy), .culprit = -1,
                                .form_timeout_ms = FORM_TIMEOUT_MS, .committed_step = -1, .failed_at_step = -1,
                                .history = { .counters = *counters }, .restore = { .step = -1 } };
+    (void)snprintf(c->job, sizeof c->job, "%s", job);
     (void)snprintf(c->job_uid, sizeof c->job_uid, "%s", job_uid);
     if (count == 0 || count > REPORT_MAX_MEMBERS)
         return error_set(e, ERROR_INVALID, "RINGMASTER_MEMBERS: found %zu members, expected 1 to %d", count, REPORT_MAX_MEMBERS);

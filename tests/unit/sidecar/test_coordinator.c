@@ -40,7 +40,7 @@ static struct bench bench_new(const char *policy, const char *const *members)
     struct restart_counters none = { .restarts = 0 };
 
     cr_assert_eq(restart_policy_decode(policy, &b.policy, &e), 0, "%s", e.text);
-    cr_assert_eq(coordinator_init(&b.c, b.policy, "uid", 1, members, 3, &none, &e), 0, "%s", e.text);
+    cr_assert_eq(coordinator_init(&b.c, b.policy, "digits", "uid", 1, members, 3, &none, &e), 0, "%s", e.text);
     return b;
 }
 
@@ -310,6 +310,8 @@ Test(coordinator, lost_steps_are_counted_from_where_the_job_goes_on)
     run_script(&b, "lost steps", UP "progress 0 57 1 >\nprogress 1 56 1 >\ncommitted 40 >\nexit 1 137 >\nwait 30 > abort\n");
     cr_assert_eq(b.c.history.round_count, 1u);
     cr_expect_eq(b.c.history.rounds[0].cause.lost_steps.value, 17);
+    cr_expect_str_eq(b.c.history.rounds[0].cause.pod, "digits-worker-0");
+    cr_expect_str_eq(b.c.history.rounds[0].cause.container, "t");
     run_script(&b, "lost steps", STOPPED("0", "2") "claim\nclaimed 50 > form\n"); /* a staged step was committed after the failure */
     cr_expect_eq(b.c.history.rounds[0].cause.lost_steps.value, 7);
     bench_free(&b);
@@ -358,7 +360,7 @@ Test(coordinator, a_list_of_members_is_checked)
         struct coordinator c;
         struct error e = ERROR_INIT;
         cr_assert_eq(restart_policy_decode(GROUP, &policy, &e), 0);
-        cr_expect_eq(coordinator_init(&c, policy, "uid", 1, rows[i].members, 3, &none, &e), -1, "case %s", rows[i].name);
+        cr_expect_eq(coordinator_init(&c, policy, "digits", "uid", 1, rows[i].members, 3, &none, &e), -1, "case %s", rows[i].name);
         cr_expect(strstr(e.text, rows[i].words) != NULL, "case %s: %s", rows[i].name, e.text);
         training_job_free(policy);
     }
