@@ -34,7 +34,7 @@ def make_group(sidecar_path, launch_path, env, mark):
 
 
 def three(command=None, **others):
-    commands = {m: command or SLEEP for m in ("chief-0", "worker-0", "worker-1")}
+    commands = dict.fromkeys(("chief-0", "worker-0", "worker-1"), command or SLEEP)
     commands.update({m.replace("_", "-"): c for m, c in others.items()})
     return commands
 
@@ -270,7 +270,7 @@ def test_a_launcher_that_dies_stops_the_group_and_leaves_the_rest_to_the_reconci
 
 
 def test_with_ps_each_worker_is_restarted_alone(make_group, wait_for):
-    group = make_group({m: SLEEP for m in ("chief-0", "worker-0", "ps-0")}).start()
+    group = make_group(dict.fromkeys(("chief-0", "worker-0", "ps-0"), SLEEP)).start()
     before = wait_for(group.running, what="all running")
     for number in (1, 2):
         os.kill(group.running()["worker-0"], signal.SIGKILL)
@@ -284,7 +284,7 @@ def test_with_ps_each_worker_is_restarted_alone(make_group, wait_for):
 
 
 def test_with_ps_a_coordinator_that_comes_back_leaves_all_at_work(make_group, wait_for):
-    group = make_group({m: SLEEP for m in ("chief-0", "worker-0", "ps-0")}).start()
+    group = make_group(dict.fromkeys(("chief-0", "worker-0", "ps-0"), SLEEP)).start()
     before = wait_for(group.running, what="all running")
     group.sidecars["chief-0"].kill()
     group.sidecars["chief-0"].wait()
@@ -300,7 +300,7 @@ def test_with_ps_a_worker_that_is_done_leaves_at_once(make_group, wait_for):
 
 
 def test_an_evaluator_is_restarted_alone(make_group, wait_for):
-    group = make_group({m: SLEEP for m in ("chief-0", "worker-0", "evaluator-0")}).start()
+    group = make_group(dict.fromkeys(("chief-0", "worker-0", "evaluator-0"), SLEEP)).start()
     before = wait_for(group.running, what="all running")
     os.kill(before["evaluator-0"], signal.SIGKILL)
     wait_for(lambda: group.control.last["counters"]["restarts"] == 1 and group.running(), what="restarted alone")
