@@ -1,96 +1,18 @@
 """libringmaster.so and the numpy side of the package, against a sidecar that can be told to misbehave (fake_sidecar.py)."""
 
 import json
-import pathlib
 import re
 import struct
 import subprocess
 import sys
-import textwrap
 
-import numpy as np
 import pytest
 import safetensors.numpy
 
+from client_world import PRELUDE, make_job, results, start  # noqa: F401 (fixtures)
 from conftest import ROOT, wait_until
 from fake_sidecar import CLIENT_HELLO, CLIENT_READY, COMMITTED, FINISHED, FLUSHED, REFUSED, RESTORE_READY, SLOT_STAGED
-from fake_sidecar import SLOTS_READY, FakeJob
-
-PRELUDE = """
-import json, os, sys, threading, time
-import numpy as np
-import ringmaster as rm
-from ringmaster import checkpoint
-rm.init()
-rank, size = rm.rank(), rm.size()
-def show(**values):
-    print(json.dumps(values), flush=True)
-"""
-
-
-@pytest.fixture
-def make_job(tmp_path):
-    jobs = []
-
-    def make(**options):
-        directory = tmp_path / f"job-{len(jobs)}"
-        directory.mkdir()
-        job = FakeJob(directory, **options)
-        jobs.append(job)
-        return job
-
-    return make
-
-
-@pytest.fixture
-def start(env, client_library, python_path, tmp_path):
-    """start(job, script) → one Popen a rank (or `ranks` of them); the script runs after PRELUDE."""
-    started = []
-
-    def run(job, script, prelude=PRELUDE, ranks=None, **env_more):
-        processes = []
-        for rank in range(ranks or (job.size if job else 1)):
-            variables = {
-                **env,
-                **(job.environment(rank) if job else {}),
-                "PYTHONPATH": str(ROOT / "client/python"),
-                "RINGMASTER_LIBRARY_DIR": str(client_library.parent),
-                **env_more,
-            }
-            processes.append(
-                subprocess.Popen(
-                    [str(python_path), "-c", prelude + textwrap.dedent(script)],
-                    env=variables,
-                    cwd=tmp_path,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        started.extend(processes)
-        return processes
-
-    yield run
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def results(start):
-    """results(job, script) → what each rank showed last; all must end with 0."""
-
-    def run(job, script, **more):
-        shown = []
-        for process in start(job, script, **more):
-            out, err = process.communicate(timeout=60)
-            assert process.returncode == 0, err
-            shown.append(json.loads(out.splitlines()[-1]))
-        return shown
-
-    return run
-
+from fake_sidecar import SLOTS_READY
 
 def test_ranks_reduce_broadcast_and_gather(make_job, results):
     with make_job(size=3) as job:

@@ -20,7 +20,7 @@
 #define ATTACH_TIMEOUT_MS 60000
 
 struct client the_client = { .init_lock = PTHREAD_MUTEX_INITIALIZER, .send_lock = PTHREAD_MUTEX_INITIALIZER,
-                             .lock = PTHREAD_MUTEX_INITIALIZER, .channel.fd = -1 };
+                             .lock = PTHREAD_MUTEX_INITIALIZER, .talk.fd = -1 };
 
 int64_t client_now_ms(void)
 {
@@ -46,7 +46,7 @@ static void after_fork_in_child(void)
     if (atomic_load(&c->state) != CLIENT_ATTACHED)
         return;
     atomic_store(&c->forked, true);
-    close(c->channel.fd);
+    close(c->talk.fd);
     close(c->shared.ring_engine);
     close(c->shared.ring_us);
 }
@@ -77,7 +77,7 @@ void client_lose(struct client *c, const char *why)
 int client_send(struct client *c, uint16_t type, const void *payload, size_t length)
 {
     pthread_mutex_lock(&c->send_lock);
-    int status = channel_send(&c->channel, type, payload, length);
+    int status = talk_send(&c->talk, type, payload, length);
     pthread_mutex_unlock(&c->send_lock);
     if (status == RM_PEER_LOST) {
         pthread_mutex_lock(&c->lock);
@@ -174,7 +174,7 @@ static bool fence_from_environment(uint64_t *ret_fence)
     return *end == '\0' && errno == 0;
 }
 
-static int take_ready(struct client *c, struct channel_message *m)
+static int take_ready(struct client *c, struct talk_message *m)
 {
     struct local_client_ready ready;
     if (m->length < sizeof(ready) || m->fd_count != 3)
@@ -204,8 +204,8 @@ static int take_ready(struct client *c, struct channel_message *m)
 
 static int await_ready(struct client *c)
 {
-    struct channel_message m = { 0 };
-    int got = channel_receive(&c->channel, ATTACH_TIMEOUT_MS, &m);
+    struct talk_message m = { 0 };
+    int got = talk_receive(&c->talk, ATTACH_TIMEOUT_MS, &m);
     if (got < 0)
         return got;
     if (got == 0)
@@ -217,13 +217,13 @@ static int await_ready(struct client *c)
         status = text_fail(RM_INVALID, "the sidecar refuses this process: %.*s", (int)(m.length - 4), (const char *)m.payload + 4);
     else
         status = text_fail(RM_PEER_LOST, "the sidecar answered with message %u in place of a welcome", m.type);
-    channel_drop(&c->channel, &m);
+    talk_drop(&c->talk, &m);
     return status;
 }
 
 static void forget(struct client *c)
 {
-    channel_close(&c->channel);
+    talk_close(&c->talk);
     requests_detach(&c->requests);
     arena_release(&c->small);
     arena_release(&c->large);
@@ -252,14 +252,14 @@ static int attach(struct client *c, const char *path, const char *framework)
     int status = connect_socket(path, &fd);
     if (status != RM_OK)
         return status;
-    channel_init(&c->channel, fd);
+    talk_init(&c->talk, fd);
     c->lost = c->stopping = false;
     c->report = (struct report){ 0 };
     memset(c->calls, 0, sizeof(c->calls));
     c->committed_step = -1;
     c->save_wanted = false;
     c->stage_refused[0] = '\0';
-    status = channel_send(&c->channel, LOCAL_CLIENT_HELLO, &hello, sizeof(hello));
+    status = talk_send(&c->talk, LOCAL_CLIENT_HELLO, &hello, sizeof(hello));
     if (status == RM_OK)
         status = await_ready(c);
     if (status == RM_OK)

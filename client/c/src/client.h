@@ -15,7 +15,7 @@
 #include <stdbool.h>
 
 #include "arena.h"
-#include "channel.h"
+#include "talk.h"
 #include "report.h"
 #include "request.h"
 #include "ringmaster.h"
@@ -33,7 +33,7 @@ struct call {
     bool refused;
     char text[256];             /* why refused */
     uint8_t answer[64];
-    int fds[CHANNEL_MAX_FDS];   /* owned by the caller once answered */
+    int fds[TALK_MAX_FDS];   /* owned by the caller once answered */
     size_t fd_count;
 };
 
@@ -51,7 +51,7 @@ struct client {
     int64_t resume_step;
     pthread_t thread;
 
-    struct channel channel;     /* sent on under send_lock; received on by the completion thread */
+    struct talk talk;         /* sent on under send_lock; received on by the completion thread */
 
     /* Guarded by lock. */
     struct shared shared;

@@ -19,10 +19,10 @@ static const struct answer_def {
     [CALL_FLUSH] = { LOCAL_FLUSHED, LOCAL_FLUSH, sizeof(struct local_flushed) },
 };
 
-static void answer(struct client *c, struct call *call, const struct answer_def *def, struct channel_message *m)
+static void answer(struct client *c, struct call *call, const struct answer_def *def, struct talk_message *m)
 {
     if (!call->busy || call->answered)
-        return; /* channel_drop closes what came with it */
+        return; /* talk_drop closes what came with it */
     if (call->abandoned) {
         *call = (struct call){ 0 };
         pthread_cond_broadcast(&c->changed);
@@ -41,7 +41,7 @@ static void answer(struct client *c, struct call *call, const struct answer_def 
     pthread_cond_broadcast(&c->changed);
 }
 
-static void handle_message(struct client *c, struct channel_message *m)
+static void handle_message(struct client *c, struct talk_message *m)
 {
     _Static_assert(sizeof(struct local_restore_ready) <= sizeof(c->calls[0].answer), "the longest answer fits");
     uint32_t refused = 0;
@@ -70,13 +70,13 @@ static void handle_message(struct client *c, struct channel_message *m)
 
 static void read_socket(struct client *c)
 {
-    struct channel_message m;
+    struct talk_message m;
     int got;
-    while ((got = channel_receive(&c->channel, 0, &m)) == 1) {
+    while ((got = talk_receive(&c->talk, 0, &m)) == 1) {
         pthread_mutex_lock(&c->lock);
         handle_message(c, &m);
         pthread_mutex_unlock(&c->lock);
-        channel_drop(&c->channel, &m);
+        talk_drop(&c->talk, &m);
     }
     if (got < 0) {
         pthread_mutex_lock(&c->lock);
@@ -143,7 +143,7 @@ void *client_thread(void *client)
         bool lost = c->lost, idle = !lost || c->requests.live == 0;
         pthread_mutex_unlock(&c->lock);
         struct pollfd fds[2] = { { .fd = c->shared.ring_us, .events = POLLIN },
-                                 { .fd = lost ? -1 : c->channel.fd, .events = POLLIN } };
+                                 { .fd = lost ? -1 : c->talk.fd, .events = POLLIN } };
         (void)poll(fds, 2, idle ? timeout_ms : 1);
         shared_after_sleep(&c->shared);
     }

@@ -1,4 +1,4 @@
-#include "channel.h"
+#include "talk.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,13 +12,13 @@
 #include "ringmaster.h"
 #include "text.h"
 
-void channel_init(struct channel *c, int fd)
+void talk_init(struct talk *c, int fd)
 {
     memset(c, 0, sizeof(*c));
     c->fd = fd;
 }
 
-void channel_close(struct channel *c)
+void talk_close(struct talk *c)
 {
     for (size_t i = 0; i < c->fd_count; i++)
         close(c->fds[i]);
@@ -29,11 +29,11 @@ void channel_close(struct channel *c)
     c->fd = -1;
 }
 
-int channel_send(struct channel *c, uint16_t type, const void *payload, size_t length)
+int talk_send(struct talk *c, uint16_t type, const void *payload, size_t length)
 {
-    if (length > CHANNEL_MAX_PAYLOAD)
-        return text_fail(RM_INVALID, "a message of %zu bytes to the sidecar is over %u bytes", length, CHANNEL_MAX_PAYLOAD);
-    uint8_t header[CHANNEL_HEADER] = { 0 };
+    if (length > TALK_MAX_PAYLOAD)
+        return text_fail(RM_INVALID, "a message of %zu bytes to the sidecar is over %u bytes", length, TALK_MAX_PAYLOAD);
+    uint8_t header[TALK_HEADER] = { 0 };
     uint32_t length32 = (uint32_t)length;
     memcpy(header, &length32, 4);
     memcpy(header + 4, &type, 2);
@@ -58,9 +58,9 @@ int channel_send(struct channel *c, uint16_t type, const void *payload, size_t l
 }
 
 /* One recvmsg into the buffer. 1: something came; 0: nothing now; negative: gone. */
-static int fill(struct channel *c, size_t want)
+static int fill(struct talk *c, size_t want)
 {
-    union { struct cmsghdr align; char bytes[CMSG_SPACE(sizeof(int) * CHANNEL_MAX_FDS)]; } control;
+    union { struct cmsghdr align; char bytes[CMSG_SPACE(sizeof(int) * TALK_MAX_FDS)]; } control;
     struct iovec part = { c->bytes + c->filled, want - c->filled };
     struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control) };
     ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -97,26 +97,26 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-int channel_receive(struct channel *c, int timeout_ms, struct channel_message *ret_message)
+int talk_receive(struct talk *c, int timeout_ms, struct talk_message *ret_message)
 {
     int64_t deadline = timeout_ms < 0 ? -1 : now_ms() + timeout_ms;
     for (;;) {
         uint32_t length = 0;
         uint16_t type = 0, fd_count = 0;
-        size_t want = CHANNEL_HEADER;
-        if (c->filled >= CHANNEL_HEADER) {
+        size_t want = TALK_HEADER;
+        if (c->filled >= TALK_HEADER) {
             memcpy(&length, c->bytes, 4);
             memcpy(&type, c->bytes + 4, 2);
             memcpy(&fd_count, c->bytes + 6, 2);
-            if (length > CHANNEL_MAX_PAYLOAD || fd_count > CHANNEL_MAX_FDS)
+            if (length > TALK_MAX_PAYLOAD || fd_count > TALK_MAX_FDS)
                 return text_fail(RM_PEER_LOST, "the sidecar sent a bad message (type %u, %u bytes, %u descriptors)", type, length,
                                  fd_count);
             want += length;
         }
-        if (c->filled == want && want >= CHANNEL_HEADER && c->filled >= CHANNEL_HEADER) {
+        if (c->filled == want && want >= TALK_HEADER && c->filled >= TALK_HEADER) {
             if (c->fd_count < fd_count)
                 return text_fail(RM_PEER_LOST, "the sidecar announced %u descriptors and sent %zu", fd_count, c->fd_count);
-            *ret_message = (struct channel_message){ .type = type, .length = length, .payload = c->bytes + CHANNEL_HEADER,
+            *ret_message = (struct talk_message){ .type = type, .length = length, .payload = c->bytes + TALK_HEADER,
                                                      .fd_count = fd_count };
             memcpy(ret_message->fds, c->fds, fd_count * sizeof(int));
             c->fd_count -= fd_count;
@@ -137,7 +137,7 @@ int channel_receive(struct channel *c, int timeout_ms, struct channel_message *r
     }
 }
 
-void channel_drop(struct channel *c, struct channel_message *message)
+void talk_drop(struct talk *c, struct talk_message *message)
 {
     for (size_t i = 0; i < message->fd_count; i++)
         if (message->fds[i] >= 0)
