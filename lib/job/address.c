@@ -11,13 +11,14 @@ static bool is_set(const char *text)
 }
 
 /* 127.1.net.1 to 127.1.net.254, then the next third octet; a job that outgrows 127.1 goes on in 127.2. */
-static void local_host(const struct training_job *job, const struct address_plan *plan, enum job_role role, int32_t index,
-                       char ret_host[ADDRESS_MAX])
+static void local_host(const struct training_job *job, const struct address_plan *plan, enum job_role role,
+                       int32_t index, char ret_host[ADDRESS_MAX])
 {
     int32_t ordinal = job_ordinal(job, role, index);
     int32_t net = plan->local_net + ordinal / HOSTS_PER_NET;
 
-    (void)snprintf(ret_host, ADDRESS_MAX, "127.%d.%d.%d", (int)(1 + net / 256), (int)(net % 256), (int)(ordinal % HOSTS_PER_NET + 1));
+    (void)snprintf(ret_host, ADDRESS_MAX, "127.%d.%d.%d", (int)(1 + net / 256), (int)(net % 256),
+                   (int)(ordinal % HOSTS_PER_NET + 1));
 }
 
 void address_host(const struct training_job *job, const struct address_plan *plan, enum job_role role, int32_t index,
@@ -33,8 +34,8 @@ void address_host(const struct training_job *job, const struct address_plan *pla
     job_pod_name(job, role, index, pod);
     bool per_pod = job->spec.network.service_per_pod;
     const char *subdomain = is_set(job->spec.network.subdomain) ? job->spec.network.subdomain : job->name;
-    (void)snprintf(ret_host, ADDRESS_MAX, "%s%s%.63s.%.63s.svc%s%.100s", pod, per_pod ? "" : ".", per_pod ? "" : subdomain, job->namespace,
-                   is_set(domain) ? "." : "", is_set(domain) ? domain : "");
+    (void)snprintf(ret_host, ADDRESS_MAX, "%s%s%.63s.%.63s.svc%s%.100s", pod, per_pod ? "" : ".",
+                   per_pod ? "" : subdomain, job->namespace, is_set(domain) ? "." : "", is_set(domain) ? domain : "");
 }
 
 /* TFJob's rule: the container port named tfjob-port, where the template has one. */
@@ -64,8 +65,8 @@ int32_t address_port(const struct training_job *job, const struct address_plan *
     return port <= PORT_MOST ? port : PORT_LEAST + (port - PORT_MOST - 1) % (PORT_MOST - PORT_LEAST + 1);
 }
 
-void address_endpoint(const struct training_job *job, const struct address_plan *plan, enum job_role role, int32_t index,
-                      char ret_endpoint[ADDRESS_MAX])
+void address_endpoint(const struct training_job *job, const struct address_plan *plan, enum job_role role,
+                      int32_t index, char ret_endpoint[ADDRESS_MAX])
 {
     char host[ADDRESS_MAX];
 

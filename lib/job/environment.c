@@ -77,7 +77,8 @@ static void putf(struct scope *s, const char *name, const char *fmt, ...)
     put(s, name, text);
 }
 
-static struct scope scope_of(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
+static struct scope scope_of(const struct training_job *job, enum job_role role, int32_t index,
+                             const struct pod_context *context)
 {
     struct scope s = {
         .job = job, .context = context, .role = role, .index = index,
@@ -122,7 +123,7 @@ static void leader_host(const struct scope *s, char ret_host[ADDRESS_MAX])
     address_host(s->job, s->context->addresses, role, index, ret_host);
 }
 
-/* A port that rank 0 alone listens on. On one machine each job has its own, because frameworks listen on every interface. */
+/* A port that rank 0 alone listens on. Each job of a machine has its own: frameworks listen on every interface. */
 static int32_t leader_port(const struct scope *s, int32_t base)
 {
     return s->context->addresses->kind == ADDRESS_LOCAL ? base + s->context->addresses->local_net : base;
@@ -145,7 +146,7 @@ static void put_hosts(struct scope *s, const char *name, enum job_role role, enu
         put(s, name, buf_text(&b));
 }
 
-/* ---- the frameworks -------------------------------------------------------------------------------------------------- */
+/* ---- the frameworks ---------------------------------------------------------------------------------------------- */
 
 static void put_tensorflow(struct scope *s)
 {
@@ -215,7 +216,7 @@ static void put_horovod(struct scope *s)
     put(s, "HOROVOD_CPU_OPERATIONS", "gloo");
 }
 
-/* What mpirun gives each process, for scripts that read their rank there; processes are started by us, not by mpirun. */
+/* What mpirun gives each process, for scripts that read their rank there. */
 static void put_mpi(struct scope *s)
 {
     put_int(s, "OMPI_COMM_WORLD_RANK", s->rank);
@@ -240,7 +241,7 @@ static void put_frameworks(struct scope *s)
     }
 }
 
-/* ---- ours ------------------------------------------------------------------------------------------------------------ */
+/* ---- ours -------------------------------------------------------------------------------------------------------- */
 
 static const char *checkpoint_dir(const struct scope *s)
 {
@@ -292,7 +293,7 @@ static void put_ours(struct scope *s)
     put(s, "RINGMASTER_LIBRARY_DIR", or_default(s->context->library_dir, POD_LIBRARY_DIR));
 }
 
-/* The injected package comes first; what the user has stays behind it. A value from elsewhere (valueFrom) is left alone. */
+/* The injected package comes first, what the user has behind it. A value from elsewhere (valueFrom) is left alone. */
 static void put_pythonpath(struct scope *s)
 {
     const char *ours = or_default(s->context->python_dir, POD_PYTHON_DIR);
@@ -305,7 +306,8 @@ static void put_pythonpath(struct scope *s)
     append(s->list, "PYTHONPATH", path);
 }
 
-cJSON *environment_build(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
+cJSON *environment_build(const struct training_job *job, enum job_role role, int32_t index,
+                         const struct pod_context *context)
 {
     struct scope s = scope_of(job, role, index, context);
     enum job_role task = role == ROLE_MASTER && job->spec.tf_config.master_as_chief ? ROLE_CHIEF : role;
@@ -322,7 +324,7 @@ cJSON *environment_build(const struct training_job *job, enum job_role role, int
     return s.list;
 }
 
-/* ---- the sidecar's --------------------------------------------------------------------------------------------------- */
+/* ---- the sidecar's ----------------------------------------------------------------------------------------------- */
 
 /* All members by rank and then by ordinal, which is the order of the roles. */
 static void put_members(struct scope *s)
@@ -354,7 +356,8 @@ static void put_counters(struct scope *s)
     put(s, "RINGMASTER_COUNTERS", text);
 }
 
-cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
+cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index,
+                           const struct pod_context *context)
 {
     struct scope s = scope_of(job, role, index, context);
     auto_free char *policy = restart_policy_encode(job);
@@ -379,7 +382,7 @@ cJSON *environment_sidecar(const struct training_job *job, enum job_role role, i
     return s.list;
 }
 
-/* ---- expansion ------------------------------------------------------------------------------------------------------- */
+/* ---- expansion --------------------------------------------------------------------------------------------------- */
 
 static const char *value_of(const cJSON *env, const char *name, size_t len)
 {

@@ -38,8 +38,8 @@ void plan_action(struct plan *p, enum action_kind kind, const char *reason)
     a->reason = reason;
 }
 
-void plan_pod_action(struct plan *p, enum action_kind kind, enum job_role role, int32_t index, int32_t attempt, const char *uid,
-                     const char *reason)
+void plan_pod_action(struct plan *p, enum action_kind kind, enum job_role role, int32_t index, int32_t attempt,
+                     const char *uid, const char *reason)
 {
     struct action *a = next_action(p);
 
@@ -85,22 +85,23 @@ void plan_release(struct plan *p)
     p->action_count = p->action_cap = p->event_count = p->event_cap = 0;
 }
 
-/* ---- for tests and debug logs ---------------------------------------------------------------------------------------- */
+/* ---- for tests and debug logs ------------------------------------------------------------------------------------ */
 
 static void format_status(const struct plan *p, struct buf *b)
 {
     const struct job_status *s = &p->status;
 
-    buf_addf(b, "status %s%s phase=%s attempt=%d round=%d restarts=%d/%d disruptions=%d", p->status_changed ? "changed" : "same",
-             p->record_first ? " record-first" : "", phase_name(s->phase), (int)s->attempt, (int)s->round, (int)s->restarts_counted,
-             (int)s->restarts, (int)s->disruptions);
+    buf_addf(b, "status %s%s phase=%s attempt=%d round=%d restarts=%d/%d disruptions=%d",
+             p->status_changed ? "changed" : "same", p->record_first ? " record-first" : "", phase_name(s->phase),
+             (int)s->attempt, (int)s->round, (int)s->restarts_counted, (int)s->restarts, (int)s->disruptions);
     if (s->next_restart_ms != 0)
         buf_addf(b, " next=%lld", (long long)s->next_restart_ms);
     buf_add(b, "\n");
     for (size_t i = 0; i < CONDITION_COUNT; i++) {
         const struct condition *c = &s->conditions[i];
         if (c->present)
-            buf_addf(b, "condition %s=%s %s: %s\n", condition_name((enum condition_type)i), c->is_true ? "True" : "False", c->reason, c->message);
+            buf_addf(b, "condition %s=%s %s: %s\n", condition_name((enum condition_type)i),
+                     c->is_true ? "True" : "False", c->reason, c->message);
     }
 }
 
@@ -113,12 +114,14 @@ char *plan_format(const struct plan *p)
         bool pod = a->kind == ACTION_CREATE_POD || a->kind == ACTION_DELETE_POD || a->kind == ACTION_FORCE_DELETE_POD;
         buf_add(&b, action_name(a->kind));
         if (pod)
-            buf_addf(&b, " %s-%d attempt=%d%s%s", role_name(a->role), (int)a->index, (int)a->attempt, a->uid[0] != '\0' ? " uid=" : "", a->uid);
+            buf_addf(&b, " %s-%d attempt=%d%s%s", role_name(a->role), (int)a->index, (int)a->attempt,
+                     a->uid[0] != '\0' ? " uid=" : "", a->uid);
         buf_addf(&b, " (%s)\n", a->reason);
     }
     format_status(p, &b);
     for (size_t i = 0; i < p->event_count; i++)
-        buf_addf(&b, "event %s %s: %s\n", p->events[i].warning ? "Warning" : "Normal", p->events[i].reason, p->events[i].message);
+        buf_addf(&b, "event %s %s: %s\n", p->events[i].warning ? "Warning" : "Normal", p->events[i].reason,
+                 p->events[i].message);
     if (p->requeue_at_ms == 0)
         buf_add(&b, "requeue never\n");
     else

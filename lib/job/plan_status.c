@@ -27,8 +27,8 @@ bool condition_is(const struct job_status *status, enum condition_type type)
     return status->conditions[type].present && status->conditions[type].is_true;
 }
 
-static void set(const struct training_job *job, struct job_status *status, enum condition_type type, bool is_true, int64_t now_ms,
-                const char *reason, const char *fmt, va_list args)
+static void FORMAT(7, 0) set(const struct training_job *job, struct job_status *status, enum condition_type type,
+                             bool is_true, int64_t now_ms, const char *reason, const char *fmt, va_list args)
 {
     struct condition *c = &status->conditions[type];
     char message[1024];
@@ -43,8 +43,8 @@ static void set(const struct training_job *job, struct job_status *status, enum 
     text_set(c->message, sizeof c->message, message);
 }
 
-void condition_set(const struct training_job *job, struct job_status *status, enum condition_type type, bool is_true, int64_t now_ms,
-                   const char *reason, const char *fmt, ...)
+void condition_set(const struct training_job *job, struct job_status *status, enum condition_type type, bool is_true,
+                   int64_t now_ms, const char *reason, const char *fmt, ...)
 {
     va_list args;
 
@@ -53,8 +53,8 @@ void condition_set(const struct training_job *job, struct job_status *status, en
     va_end(args);
 }
 
-void condition_clear(const struct training_job *job, struct job_status *status, enum condition_type type, int64_t now_ms, const char *reason,
-                     const char *fmt, ...)
+void condition_clear(const struct training_job *job, struct job_status *status, enum condition_type type,
+                     int64_t now_ms, const char *reason, const char *fmt, ...)
 {
     va_list args;
 
@@ -92,7 +92,7 @@ void failure_add(struct job_status *status, const struct failure *f)
     text_set(to->message, sizeof to->message, f->message);
 }
 
-/* ---- nodes to avoid -------------------------------------------------------------------------------------------------- */
+/* ---- nodes to avoid ---------------------------------------------------------------------------------------------- */
 
 static void drop_node(struct job_status *status, size_t at)
 {
@@ -103,8 +103,8 @@ static void drop_node(struct job_status *status, size_t at)
     status->avoid_count = last;
 }
 
-void avoid_node(const struct training_job *job, struct job_status *status, const char *node, const char *reason, int32_t node_count,
-                int64_t now_ms)
+void avoid_node(const struct training_job *job, struct job_status *status, const char *node, const char *reason,
+                int32_t node_count, int64_t now_ms)
 {
     const struct failure_policy *policy = &job->spec.failure;
     size_t most = JOB_AVOID_NODES_MAX, oldest = 0;

@@ -42,7 +42,7 @@ bool pod_command_is_known(const struct training_job *job, enum job_role role)
     return cJSON_GetArraySize(json_at(container_named(spec, job_main_container(job, role)), "command")) > 0;
 }
 
-/* ---- small builders -------------------------------------------------------------------------------------------------- */
+/* ---- small builders ---------------------------------------------------------------------------------------------- */
 
 /* The object or array at key, made when it is not there. */
 static cJSON *have(cJSON *object, const char *key, bool array)
@@ -104,9 +104,10 @@ static void add_mount(cJSON *container, const char *volume, const char *path, bo
     json_append(have(container, "volumeMounts", true), mount);
 }
 
-/* ---- metadata -------------------------------------------------------------------------------------------------------- */
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
-static void put_labels(cJSON *labels, const struct training_job *job, enum job_role role, int32_t index, int32_t attempt)
+static void put_labels(cJSON *labels, const struct training_job *job, enum job_role role, int32_t index,
+                       int32_t attempt)
 {
     bool leads = job_rank(job, role, index) == 0;
 
@@ -138,7 +139,8 @@ static cJSON *owner(const struct training_job *job)
     return list;
 }
 
-static cJSON *metadata(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
+static cJSON *metadata(const struct training_job *job, enum job_role role, int32_t index,
+                       const struct pod_context *context)
 {
     const cJSON *template = json_at(job->spec.roles[role].template, "metadata");
     cJSON *o = json_object(), *labels, *annotations;
@@ -150,20 +152,23 @@ static cJSON *metadata(const struct training_job *job, enum job_role role, int32
     labels = json_at(template, "labels") != NULL ? cJSON_Duplicate(json_at(template, "labels"), true) : json_object();
     json_put(o, "labels", labels);
     put_labels(labels, job, role, index, context->attempt);
-    annotations = json_at(template, "annotations") != NULL ? cJSON_Duplicate(json_at(template, "annotations"), true) : json_object();
+    annotations = json_at(template, "annotations") != NULL ? cJSON_Duplicate(json_at(template, "annotations"), true)
+                                                           : json_object();
     json_put(o, "annotations", annotations);
     if (pod_has_sidecar(job) && !pod_command_is_known(job, role))
-        replace_text(annotations, POD_LABEL "launcher", "none: the main container has no command and its image's entrypoint is unknown");
+        replace_text(annotations, POD_LABEL "launcher",
+                     "none: the main container has no command and its image's entrypoint is unknown");
     json_put(o, "ownerReferences", owner(job));
     return o;
 }
 
-/* ---- the user's containers ------------------------------------------------------------------------------------------- */
+/* ---- the user's containers --------------------------------------------------------------------------------------- */
 
 /* What points into the shared directory, which the main container alone has. */
 static bool needs_the_mount(const char *name)
 {
-    static const char *const names[] = { "PYTHONPATH", "RINGMASTER_DIR", "RINGMASTER_SOCKET", "RINGMASTER_LIBRARY_DIR" };
+    static const char *const names[] = { "PYTHONPATH", "RINGMASTER_DIR", "RINGMASTER_SOCKET",
+                                         "RINGMASTER_LIBRARY_DIR" };
 
     for (size_t i = 0; i < COUNT(names); i++) {
         if (strcmp(names[i], name) == 0)
@@ -211,7 +216,8 @@ static void put_launcher(cJSON *container)
 }
 
 /* Memory of the main container grows by oomPolicy's factor with each time that this role ran out of it. */
-static void raise_memory(const struct training_job *job, enum job_role role, const struct job_status *status, cJSON *container)
+static void raise_memory(const struct training_job *job, enum job_role role, const struct job_status *status,
+                         cJSON *container)
 {
     static const char *const kinds[] = { "limits", "requests" };
     const struct failure_policy *policy = &job->spec.failure;
@@ -222,7 +228,8 @@ static void raise_memory(const struct training_job *job, enum job_role role, con
     for (size_t i = 0; i < status->failure_count; i++)
         factor *= status->failures[i].class == FAILURE_OOM && status->failures[i].role == role ? policy->oom_factor : 1;
     for (size_t i = 0; i < COUNT(kinds) && factor > 1; i++) {
-        cJSON *kind = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(container, "resources"), kinds[i]);
+        cJSON *kind =
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(container, "resources"), kinds[i]);
         int64_t bytes;
         char text[24];
         if (!text_quantity(json_text(kind, "memory", ""), &bytes))
@@ -236,7 +243,8 @@ static void raise_memory(const struct training_job *job, enum job_role role, con
 }
 
 /* Every container sees the environment, as far as tfConfig.containerName does not say which one. */
-static void dress_containers(cJSON *spec, const struct training_job *job, enum job_role role, const cJSON *env, const struct job_status *status)
+static void dress_containers(cJSON *spec, const struct training_job *job, enum job_role role, const cJSON *env,
+                             const struct job_status *status)
 {
     static const char *const lists[] = { "initContainers", "containers" };
     const char *main_container = job_main_container(job, role);
@@ -260,10 +268,10 @@ static void dress_containers(cJSON *spec, const struct training_job *job, enum j
     }
 }
 
-/* ---- ours ------------------------------------------------------------------------------------------------------------ */
+/* ---- ours -------------------------------------------------------------------------------------------------------- */
 
-/* Runs under the "restricted" Pod Security Standard and under OpenShift's restricted-v2: no fixed user of our own. The user
- * of the main container is taken over where the template says it, because both share the socket. */
+/* Runs under the "restricted" Pod Security Standard and under OpenShift's restricted-v2: no fixed user of our own. The
+ * user of the main container is taken over where the template says it, because both share the socket. */
 static cJSON *security(const cJSON *main_container)
 {
     cJSON *o = json_object(), *drop = json_array(), *capabilities = json_object(), *seccomp = json_object();
@@ -284,8 +292,8 @@ static cJSON *security(const cJSON *main_container)
     return o;
 }
 
-static cJSON *own_container(const struct training_job *job, const struct pod_context *context, const char *name, const char *const *command,
-                            size_t words, const cJSON *main_container)
+static cJSON *own_container(const struct training_job *job, const struct pod_context *context, const char *name,
+                            const char *const *command, size_t words, const cJSON *main_container)
 {
     const char *image = job->spec.sidecar.image;
     cJSON *o = json_object();
@@ -301,7 +309,8 @@ static cJSON *own_container(const struct training_job *job, const struct pod_con
 /* The volume under the checkpoint directory, mounted in the sidecar as it is in the main container. */
 static void mount_checkpoints(const struct training_job *job, const cJSON *main_container, cJSON *sidecar)
 {
-    const char *path = job->spec.checkpoint.enabled && job->spec.checkpoint.path != NULL ? job->spec.checkpoint.path : "";
+    const char *path =
+        job->spec.checkpoint.enabled && job->spec.checkpoint.path != NULL ? job->spec.checkpoint.path : "";
     const cJSON *mount, *best = NULL;
     size_t longest = 0;
 
@@ -320,8 +329,8 @@ static void mount_checkpoints(const struct training_job *job, const cJSON *main_
         json_append(have(sidecar, "volumeMounts", true), cJSON_Duplicate(best, true));
 }
 
-static cJSON *sidecar(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context,
-                      const cJSON *main_container)
+static cJSON *sidecar(const struct training_job *job, enum job_role role, int32_t index,
+                      const struct pod_context *context, const cJSON *main_container)
 {
     const char *const command[] = { BIN_SIDECAR };
     cJSON *o = own_container(job, context, POD_SIDECAR_CONTAINER, command, COUNT(command), main_container);
@@ -339,7 +348,8 @@ static cJSON *sidecar(const struct training_job *job, enum job_role role, int32_
     json_put_int(probe, "failureThreshold", 120);
     json_put(o, "startupProbe", probe);
     if (job->spec.sidecar.mode != SIDECAR_CONTAINER)
-        json_put_text(o, "restartPolicy", "Always"); /* a native sidecar: starts first, ends last, is restarted by itself */
+        json_put_text(o, "restartPolicy",
+                      "Always"); /* a native sidecar: starts first, ends last, is restarted by itself */
     add_mount(o, "ringmaster-shm", POD_SHM_DIR, false);
     add_mount(o, "ringmaster-key", POD_KEY_DIR, true);
     mount_checkpoints(job, main_container, o);
@@ -371,12 +381,14 @@ static void add_volumes(cJSON *spec, const struct training_job *job)
     json_append(volumes, key);
 }
 
-/* First what copies launcher and libraries into the shared directory, then the sidecar, then the user's init containers:
- * these may use the ring directory too, and the order of the list is the order of starts. */
-static void add_sidecar(cJSON *spec, const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
+/* First what copies launcher and libraries into the shared directory, then the sidecar, then the user's init
+ * containers: these may use the ring directory too, and the order of the list is the order of starts. */
+static void add_sidecar(cJSON *spec, const struct training_job *job, enum job_role role, int32_t index,
+                        const struct pod_context *context)
 {
     const char *const copy[] = { BIN_LAUNCHER, "--install", POD_DIR };
-    const cJSON *main_container = container_named(json_at(job->spec.roles[role].template, "spec"), job_main_container(job, role));
+    const cJSON *main_container =
+        container_named(json_at(job->spec.roles[role].template, "spec"), job_main_container(job, role));
     cJSON *inits = json_array();
     cJSON *built = sidecar(job, role, index, context, main_container);
     const cJSON *theirs;
@@ -406,7 +418,8 @@ cJSON *pod_build(const struct training_job *job, enum job_role role, int32_t ind
         add_sidecar(spec, job, role, index, context);
     replace_text(spec, "hostname", json_text(meta, "name", ""));
     replace_text(spec, "subdomain", subdomain != NULL && subdomain[0] != '\0' ? subdomain : job->name);
-    replace_text(spec, "restartPolicy", "Never"); /* restarts are decided here, not by the kubelet and its CrashLoopBackOff */
+    replace_text(spec, "restartPolicy",
+                 "Never"); /* restarts are decided here, not by the kubelet and its CrashLoopBackOff */
     put_text_if_absent(spec, "priorityClassName", job->spec.scheduling.priority_class);
     pod_schedule(job, role, context, meta, spec);
 

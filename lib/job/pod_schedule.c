@@ -28,7 +28,8 @@ static void put_once(cJSON *object, const char *key, const char *text)
 }
 
 /* The marks by which the gang scheduler knows which pods belong together; the group object is the operator's. */
-static void put_gang(const struct training_job *job, enum job_role role, enum gang_kind kind, cJSON *metadata, cJSON *spec)
+static void put_gang(const struct training_job *job, enum job_role role, enum gang_kind kind, cJSON *metadata,
+                     cJSON *spec)
 {
     cJSON *annotations = member(metadata, "annotations", false);
 
@@ -59,7 +60,8 @@ static void put_gang(const struct training_job *job, enum job_role role, enum ga
     }
 }
 
-/* One domain for the whole job: Kueue reads the annotation; the plain scheduler goes by affinity to the job's own pods. */
+/* One domain for the whole job: Kueue reads the annotation; the plain scheduler goes by affinity to the job's own pods.
+ */
 static void put_topology(const struct training_job *job, cJSON *metadata, cJSON *spec)
 {
     const char *required = job->spec.scheduling.topology_required, *preferred = job->spec.scheduling.topology_preferred;
@@ -67,7 +69,8 @@ static void put_topology(const struct training_job *job, cJSON *metadata, cJSON 
 
     if (!hard && !is_set(preferred))
         return;
-    put_once(member(metadata, "annotations", false), hard ? "kueue.x-k8s.io/podset-required-topology" : "kueue.x-k8s.io/podset-preferred-topology",
+    put_once(member(metadata, "annotations", false),
+             hard ? "kueue.x-k8s.io/podset-required-topology" : "kueue.x-k8s.io/podset-preferred-topology",
              hard ? required : preferred);
 
     cJSON *term = json_object(), *selector = json_object(), *labels = json_object();
@@ -104,14 +107,17 @@ static void put_avoided_nodes(const struct training_job *job, const struct job_s
     if (status == NULL || status->avoid_count == 0 || !job->spec.failure.avoid_nodes)
         return;
     cJSON *affinity = member(member(spec, "affinity", false), "nodeAffinity", false);
-    cJSON *terms = member(member(affinity, "requiredDuringSchedulingIgnoredDuringExecution", false), "nodeSelectorTerms", true), *term;
+    cJSON *terms = member(member(affinity, "requiredDuringSchedulingIgnoredDuringExecution", false),
+                          "nodeSelectorTerms", true),
+          *term;
     if (cJSON_GetArraySize(terms) == 0)
         json_append(terms, json_object());
     cJSON_ArrayForEach(term, terms)
         json_append(member(term, "matchExpressions", true), not_these_nodes(status));
 }
 
-void pod_schedule(const struct training_job *job, enum job_role role, const struct pod_context *context, cJSON *metadata, cJSON *spec)
+void pod_schedule(const struct training_job *job, enum job_role role, const struct pod_context *context,
+                  cJSON *metadata, cJSON *spec)
 {
     enum gang_kind kind = job->spec.scheduling.gang == GANG_AUTO ? context->gang : job->spec.scheduling.gang;
 

@@ -6,6 +6,7 @@
 
 #include "job/pod.h"
 
-void pod_schedule(const struct training_job *job, enum job_role role, const struct pod_context *context, cJSON *metadata, cJSON *spec);
+void pod_schedule(const struct training_job *job, enum job_role role, const struct pod_context *context,
+                  cJSON *metadata, cJSON *spec);
 
 #endif

@@ -22,7 +22,8 @@ static void add_port(cJSON *ports, const char *name, int32_t number)
 
 static cJSON *headless(const struct training_job *job, const char *name, cJSON *selector)
 {
-    cJSON *o = json_object(), *meta = json_object(), *labels = json_object(), *spec = json_object(), *ports = json_array();
+    cJSON *o = json_object(), *meta = json_object(), *labels = json_object(), *spec = json_object(),
+          *ports = json_array();
     cJSON *owners = json_array(), *owner = json_object();
 
     json_put_text(o, "apiVersion", "v1");
@@ -74,7 +75,7 @@ cJSON *service_build_replica(const struct training_job *job, enum job_role role,
     return headless(job, name, selector);
 }
 
-/* ---- hash ------------------------------------------------------------------------------------------------------------ */
+/* ---- hash -------------------------------------------------------------------------------------------------------- */
 
 static int by_key(const void *a, const void *b)
 {

@@ -1,6 +1,6 @@
 /*
- * The order of a pass. Ends come first (a job that has reached its end is never restarted), then the user's wish to suspend,
- * then failures, then what is missing. Each decision is a pass of its own: recorded, nothing touched.
+ * The order of a pass. Ends come first (a job that has reached its end is never restarted), then the user's wish to
+ * suspend, then failures, then what is missing. Each decision is a pass of its own: recorded, nothing touched.
  */
 #include "job/reconcile.h"
 
@@ -22,7 +22,8 @@ static void begin(struct pass *p)
         if (p->census.roles[r].replicas > 0)
             buf_addf(&who, "%s%d %s", who.len > 0 ? ", " : "", (int)p->census.roles[r].replicas, role_name(r));
     }
-    condition_set(p->job, s, CONDITION_CREATED, true, p->now_ms, "TrainingJobCreated", "the job is accepted: %s", buf_text(&who));
+    condition_set(p->job, s, CONDITION_CREATED, true, p->now_ms, "TrainingJobCreated", "the job is accepted: %s",
+                  buf_text(&who));
     plan_event(p->plan, false, "TrainingJobCreated", "the job is accepted: %s", buf_text(&who));
     p->plan->record_first = true;
     /* Pods without a status: it was lost. What they are part of is over. */
@@ -63,10 +64,13 @@ static void hold_back_progress(struct pass *p)
     const struct job_status *before = p->before;
     struct job_status *s = p->status;
     struct job_status held;
-    int64_t last_ms = before->progress.set ? before->progress.update_ms : before->checkpoint.set ? before->checkpoint.time_ms : 0;
+    int64_t last_ms = before->progress.set     ? before->progress.update_ms
+                      : before->checkpoint.set ? before->checkpoint.time_ms
+                                               : 0;
     bool recent = p->now_ms < last_ms + PROGRESS_INTERVAL_MS;
 
-    bool new_ring = s->ring.set && (!before->ring.set || s->ring.formed_ms != before->ring.formed_ms || s->ring.self_test_ok != before->ring.self_test_ok);
+    bool new_ring = s->ring.set && (!before->ring.set || s->ring.formed_ms != before->ring.formed_ms ||
+                                    s->ring.self_test_ok != before->ring.self_test_ok);
     if (new_ring || phase_is_final(before->phase))
         return;
     /* Without steps to go by, the ring's figures are written when they have doubled. */
@@ -91,10 +95,12 @@ static bool is_ours(const struct training_job *job)
     return by == NULL || by[0] == '\0' || strcmp(by, JOB_MANAGED_BY) == 0;
 }
 
-void reconcile(const struct training_job *job, const struct job_status *status, const struct observed *seen, int64_t now_ms,
-               struct plan *ret_plan)
+void reconcile(const struct training_job *job, const struct job_status *status, const struct observed *seen,
+               int64_t now_ms, struct plan *ret_plan)
 {
-    struct pass p = { .job = job, .before = status, .seen = seen, .now_ms = now_ms, .plan = ret_plan, .status = &ret_plan->status };
+    struct pass p = {
+        .job = job, .before = status, .seen = seen, .now_ms = now_ms, .plan = ret_plan, .status = &ret_plan->status
+    };
 
     memset(ret_plan, 0, sizeof *ret_plan);
     memcpy(&ret_plan->status, status, sizeof *status);
@@ -102,7 +108,8 @@ void reconcile(const struct training_job *job, const struct job_status *status, 
         return;
     census_take(&p);
     if (p.census.from_the_future && status->conditions[CONDITION_CREATED].present) {
-        plan_requeue(ret_plan, now_ms + OLD_STATUS_RETRY_MS); /* somebody has gone further than what we read: read again */
+        plan_requeue(ret_plan,
+                     now_ms + OLD_STATUS_RETRY_MS); /* somebody has gone further than what we read: read again */
     } else {
         pass_run(&p);
         count_replicas(&p);

@@ -116,7 +116,9 @@ static void write_completed(const struct slot *slots, int32_t count, struct role
             continue;
         while (last + 1 < count && slot_is_done(&slots[last + 1]))
             last++;
-        buf_addf(&b, last > i ? "%s%d-%d" : "%s%d", b.len > 0 ? "," : "", (int)i, (int)last);
+        buf_addf(&b, "%s%d", b.len > 0 ? "," : "", (int)i);
+        if (last > i)
+            buf_addf(&b, "-%d", (int)last);
         i = last;
     }
     text_set(to->completed, sizeof to->completed, buf_text(&b));

@@ -1,6 +1,6 @@
 /*
- * How a job ends: success, the deadline, a failure, and what is left to do after that. The end is recorded first; a final
- * phase never changes again and no pod is ever created after it.
+ * How a job ends: success, the deadline, a failure, and what is left to do after that. The end is recorded first; a
+ * final phase never changes again and no pod is ever created after it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,15 +36,16 @@ static void succeed(struct pass *p, const char *who)
     int64_t seconds = p->status->start_ms > 0 ? (p->now_ms - p->status->start_ms) / 1000 : 0;
 
     close_job(p, PHASE_SUCCEEDED, "TrainingJobSucceeded");
-    condition_clear(p->job, p->status, CONDITION_FAILURE_TARGET, p->now_ms, "TrainingJobSucceeded", "the job ended well");
-    condition_set(p->job, p->status, CONDITION_SUCCEEDED, true, p->now_ms, "TrainingJobSucceeded", "%s finished after %lld s and %d restarts",
-                  who, (long long)seconds, (int)p->status->restarts);
-    plan_event(p->plan, false, "TrainingJobSucceeded", "%s finished after %lld s and %d restarts", who, (long long)seconds,
-               (int)p->status->restarts);
+    condition_clear(p->job, p->status, CONDITION_FAILURE_TARGET, p->now_ms, "TrainingJobSucceeded",
+                    "the job ended well");
+    condition_set(p->job, p->status, CONDITION_SUCCEEDED, true, p->now_ms, "TrainingJobSucceeded",
+                  "%s finished after %lld s and %d restarts", who, (long long)seconds, (int)p->status->restarts);
+    plan_event(p->plan, false, "TrainingJobSucceeded", "%s finished after %lld s and %d restarts", who,
+               (long long)seconds, (int)p->status->restarts);
 }
 
-/* The replicas whose success is the job's: chief (master), else worker 0; with AllWorkers every rank. A job without ranks
- * is done when all of it is. */
+/* The replicas whose success is the job's: chief (master), else worker 0; with AllWorkers every rank. A job without
+ * ranks is done when all of it is. */
 static bool decides(const struct pass *p, const struct slot *s)
 {
     int32_t rank = job_rank(p->job, s->role, s->index);
@@ -60,7 +61,8 @@ bool end_if_succeeded(struct pass *p)
     int32_t deciding = 0;
     char who[80] = "";
 
-    if (p->before->attempt == 0 || p->before->phase == PHASE_SUSPENDED || condition_is(p->before, CONDITION_FAILURE_TARGET))
+    if (p->before->attempt == 0 || p->before->phase == PHASE_SUSPENDED ||
+        condition_is(p->before, CONDITION_FAILURE_TARGET))
         return false;
     for (int32_t i = 0; i < c->slot_count; i++) {
         if (!decides(p, &c->slots[i]))
@@ -78,7 +80,7 @@ bool end_if_succeeded(struct pass *p)
     return true;
 }
 
-/* ---- deadline -------------------------------------------------------------------------------------------------------- */
+/* ---- deadline ---------------------------------------------------------------------------------------------------- */
 
 static int64_t longest_grace_ms(const struct training_job *job)
 {
@@ -125,15 +127,16 @@ bool end_at_deadline(struct pass *p)
         return false;
     }
     condition_set(p->job, p->status, CONDITION_FAILURE_TARGET, true, p->now_ms, "DeadlineExceeded",
-                  "the job was active for %lld s, spec.runPolicy.activeDeadlineSeconds is %lld", (long long)((p->now_ms - p->before->start_ms) / 1000),
-                  (long long)deadline->value);
-    plan_event(p->plan, true, "DeadlineExceeded", "the job is over spec.runPolicy.activeDeadlineSeconds (%lld): stopping its pods",
+                  "the job was active for %lld s, spec.runPolicy.activeDeadlineSeconds is %lld",
+                  (long long)((p->now_ms - p->before->start_ms) / 1000), (long long)deadline->value);
+    plan_event(p->plan, true, "DeadlineExceeded",
+               "the job is over spec.runPolicy.activeDeadlineSeconds (%lld): stopping its pods",
                (long long)deadline->value);
     p->plan->record_first = true;
     return true;
 }
 
-/* ---- specs that cannot run ------------------------------------------------------------------------------------------- */
+/* ---- specs that cannot run --------------------------------------------------------------------------------------- */
 
 bool end_if_it_cannot_run(struct pass *p)
 {
@@ -145,7 +148,8 @@ bool end_if_it_cannot_run(struct pass *p)
         if (!p->job->spec.roles[r].present || p->job->spec.roles[r].replicas == 0 || pod_command_is_known(p->job, r))
             continue;
         (void)snprintf(message, sizeof message,
-                       "container \"%.60s\" of spec.replicaSpecs.%s.template has no command: the launcher runs the command and cannot know the "
+                       "container \"%.60s\" of spec.replicaSpecs.%s.template has no command: the launcher runs the "
+                       "command and cannot know the "
                        "image's entrypoint; write it as command, or set spec.sidecar.mode to None",
                        job_main_container(p->job, r), role_key(r));
         fail_job(p, "CommandMissing", message);
@@ -154,7 +158,7 @@ bool end_if_it_cannot_run(struct pass *p)
     return false;
 }
 
-/* ---- after the end --------------------------------------------------------------------------------------------------- */
+/* ---- after the end ----------------------------------------------------------------------------------------------- */
 
 void tidy_up(struct pass *p)
 {

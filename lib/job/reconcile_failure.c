@@ -35,7 +35,8 @@ static struct failure_event event_of(const struct pass *p, const struct candidat
     int64_t committed_ms = s->checkpoint.set ? s->checkpoint.time_ms : 0;
     struct failure_event e = { .role = c->role, .index = c->index, .reason = c->reason, .message = c->message };
 
-    if (coordinator->known && coordinator->latest.checkpoint.set && coordinator->latest.checkpoint.time_ms > committed_ms)
+    if (coordinator->known && coordinator->latest.checkpoint.set &&
+        coordinator->latest.checkpoint.time_ms > committed_ms)
         committed_ms = coordinator->latest.checkpoint.time_ms;
     e.made_progress = s->failure_count == 0 || committed_ms > s->failures[s->failure_count - 1].time_ms;
     if (c->pod != NULL && c->pod->has_exit && !c->waiting && !c->pod->deleting) {
@@ -46,7 +47,7 @@ static struct failure_event event_of(const struct pass *p, const struct candidat
     return e;
 }
 
-/* ---- who failed ------------------------------------------------------------------------------------------------------ */
+/* ---- who failed -------------------------------------------------------------------------------------------------- */
 
 static const char *or_reason(const char *reason, const char *absent)
 {
@@ -143,12 +144,15 @@ static struct ranked *find_candidates(const struct pass *p, size_t *ret_count)
     return list;
 }
 
-/* ---- what is recorded ------------------------------------------------------------------------------------------------ */
+/* ---- what is recorded -------------------------------------------------------------------------------------------- */
 
-static void record(struct pass *p, const struct candidate *c, const struct failure_event *e, const struct restart_decision *d, bool replaced)
+static void record(struct pass *p, const struct candidate *c, const struct failure_event *e,
+                   const struct restart_decision *d, bool replaced)
 {
     const struct coordinator_view *coordinator = &p->seen->coordinator;
-    struct failure f = { .attempt = p->before->attempt, .role = c->role, .index = c->index, .class = d->class, .time_ms = c->time_ms };
+    struct failure f = {
+        .attempt = p->before->attempt, .role = c->role, .index = c->index, .class = d->class, .time_ms = c->time_ms
+    };
 
     f.round = coordinator->known && coordinator->attempt == p->before->attempt ? coordinator->round : p->before->round;
     f.has_exit = e->has_exit;
@@ -210,7 +214,7 @@ static void begin_restart(struct pass *p, const char *reason, const char *messag
     p->plan->record_first = true;
 }
 
-/* ---- what follows ---------------------------------------------------------------------------------------------------- */
+/* ---- what follows ------------------------------------------------------------------------------------------------ */
 
 /* The coordinator has counted the loss of this member already, as the end of the newest round: it is the same event. */
 static bool was_counted_by_coordinator(const struct pass *p, const struct candidate *c, enum failure_class class)
@@ -218,12 +222,14 @@ static bool was_counted_by_coordinator(const struct pass *p, const struct candid
     const struct job_status *s = p->status; /* with the rounds of this pass folded in */
     const struct failure *f = s->failure_count > 0 ? &s->failures[s->failure_count - 1] : NULL;
 
-    return f != NULL && class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE && f->attempt == s->attempt &&
-           f->round == s->round && s->round > 0 && f->role == c->role && f->index == c->index && f->pod_uid[0] == '\0';
+    return f != NULL && class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE &&
+           f->attempt == s->attempt && f->round == s->round && s->round > 0 && f->role == c->role &&
+           f->index == c->index && f->pod_uid[0] == '\0';
 }
 
-/* Only this pod is made anew, at the same attempt: the others wait in the coordinator's next round. What may still run on a
- * lost node would answer under the same fence, so that a pod which is to be deleted by force takes the attempt with it. */
+/* Only this pod is made anew, at the same attempt: the others wait in the coordinator's next round. What may still run
+ * on a lost node would answer under the same fence, so that a pod which is to be deleted by force takes the attempt
+ * with it. */
 static bool may_replace_alone(const struct pass *p, const struct candidate *c, const struct restart_decision *d)
 {
     bool zombie = c->pod != NULL && c->pod->node_lost && p->job->spec.failure.force_delete_after_s.set;
@@ -231,7 +237,8 @@ static bool may_replace_alone(const struct pass *p, const struct candidate *c, c
     if (zombie)
         return false;
     bool in_group = job_restarts_as_group(p->job) && job_rank(p->job, c->role, c->index) >= 0;
-    return d->verdict == VERDICT_RESTART_ALONE || (in_group && p->job->spec.failure.strategy == STRATEGY_RECREATE_FAILED);
+    return d->verdict == VERDICT_RESTART_ALONE ||
+           (in_group && p->job->spec.failure.strategy == STRATEGY_RECREATE_FAILED);
 }
 
 static void restart_without_charge(struct pass *p, const struct candidate *c)
@@ -248,10 +255,12 @@ static void restart_without_charge(struct pass *p, const struct candidate *c)
     else if (!may_replace_alone(p, c, &d))
         raise_attempt(p);
     begin_restart(p, c->reason, message, 0);
-    plan_event(p->plan, true, "TrainingJobRestarting", "%s; its pod is made anew, the loss is counted already", message);
+    plan_event(p->plan, true, "TrainingJobRestarting", "%s; its pod is made anew, the loss is counted already",
+               message);
 }
 
-static void restart(struct pass *p, const struct candidate *c, const struct failure_event *e, const struct restart_decision *d)
+static void restart(struct pass *p, const struct candidate *c, const struct failure_event *e,
+                    const struct restart_decision *d)
 {
     bool alone = may_replace_alone(p, c, d);
 
@@ -264,7 +273,8 @@ static void restart(struct pass *p, const struct candidate *c, const struct fail
 }
 
 /* A failure that the job goes on after is shown once; nothing is spent, so that nothing hangs on the record. */
-static void show_ignored(struct pass *p, const struct candidate *c, const struct failure_event *e, const struct restart_decision *d)
+static void show_ignored(struct pass *p, const struct candidate *c, const struct failure_event *e,
+                         const struct restart_decision *d)
 {
     struct job_status *s = p->status;
     int64_t newest_ms = 0;
@@ -335,7 +345,7 @@ bool handle_failures(struct pass *p)
     return false;
 }
 
-/* ---- another number of replicas -------------------------------------------------------------------------------------- */
+/* ---- another number of replicas ---------------------------------------------------------------------------------- */
 
 static bool only_workers_differ(const struct pass *p)
 {
@@ -360,7 +370,8 @@ bool handle_scale(struct pass *p)
     }
     if (!differs)
         return false;
-    (void)snprintf(message, sizeof message, "the job is scaled from %d to %d replicas", (int)was, (int)job_replicas(p->job));
+    (void)snprintf(message, sizeof message, "the job is scaled from %d to %d replicas", (int)was,
+                   (int)job_replicas(p->job));
     if (p->job->spec.enable_dynamic_worker && only_workers_differ(p)) {
         p->status->roles[ROLE_WORKER].replicas = p->census.roles[ROLE_WORKER].replicas;
         condition_clear(p->job, p->status, CONDITION_PODS_READY, p->now_ms, "Scaled", "%s", message);
@@ -373,10 +384,10 @@ bool handle_scale(struct pass *p)
     return true;
 }
 
-/* ---- pods that do not start ------------------------------------------------------------------------------------------ */
+/* ---- pods that do not start -------------------------------------------------------------------------------------- */
 
-/* All pods are given back when not all of them found a node in time: two jobs that each hold half of what they need would
- * wait for each other for ever. */
+/* All pods are given back when not all of them found a node in time: two jobs that each hold half of what they need
+ * would wait for each other for ever. */
 static void release_gang(struct pass *p, const struct slot *s)
 {
     struct candidate c = { .role = s->role, .index = s->index, .pod = s->pod, .reason = "ScheduleTimeout",
@@ -432,8 +443,13 @@ static bool handle_start_timeout(struct pass *p)
         }
         struct failure_event known = { .role = s->role, .reason = s->pod->reason };
         bool says_why = s->pod->reason[0] != '\0' && restart_classify(&known) == FAILURE_USER;
-        struct candidate c = { .role = s->role, .index = s->index, .pod = s->pod, .reason = says_why ? s->pod->reason : "StartTimeout",
-                               .message = s->pod->message, .time_ms = p->now_ms, .waiting = true };
+        struct candidate c = { .role = s->role,
+                               .index = s->index,
+                               .pod = s->pod,
+                               .reason = says_why ? s->pod->reason : "StartTimeout",
+                               .message = s->pod->message,
+                               .time_ms = p->now_ms,
+                               .waiting = true };
         if (decide(p, &c))
             return true;
     }

@@ -1,8 +1,8 @@
 /*
  * reconcile_parts.h — the parts of one reconcile pass. Pure; used by lib/job/reconcile*.c alone.
  *
- * reconcile.c has the order of things. Each part looks at the pass, writes into pass->plan and returns true when the pass
- * ends with it: a decision was recorded, and what follows from it is for the next pass.
+ * reconcile.c has the order of things. Each part looks at the pass, writes into pass->plan and returns true when the
+ * pass ends with it: a decision was recorded, and what follows from it is for the next pass.
  */
 #ifndef JOB_RECONCILE_PARTS_H
 #define JOB_RECONCILE_PARTS_H
@@ -17,8 +17,8 @@ struct slot {
 
 struct census {
     struct slot *slots; int32_t slot_count; /* every replica that the spec asks for, by ordinal */
-    size_t leftover_count;                  /* pods that have no place: of an older attempt, or over the replica count */
-    bool from_the_future;                   /* a pod of an attempt that our status does not know yet: the status is old */
+    size_t leftover_count; /* pods that have no place: of an older attempt, or over the replica count */
+    bool from_the_future;  /* a pod of an attempt that our status does not know yet: the status is old */
     struct role_status roles[ROLE_COUNT];
 };
 
@@ -55,12 +55,12 @@ bool suspend_or_resume(struct pass *p);
 bool handle_failures(struct pass *p);
 bool handle_scale(struct pass *p);
 bool handle_timeouts(struct pass *p);
-void raise_attempt(struct pass *p);                                     /* write-ahead: every pod there is becomes stale */
+void raise_attempt(struct pass *p); /* write-ahead: every pod there is becomes stale */
 
 /* reconcile_pods.c */
 enum { PODS_LEFTOVER = 1, PODS_LIVE = 2, PODS_ALL = 4 }; /* bits */
-/* Asks for the deletion of those that are not on their way yet, by force where a lost node holds them too long. Returns how
- * many are still there. */
+/* Asks for the deletion of those that are not on their way yet, by force where a lost node holds them too long. Returns
+ * how many are still there. */
 size_t delete_pods(struct pass *p, unsigned which, const char *reason);
 bool replace_failed_pods(struct pass *p);
 void create_pods(struct pass *p);

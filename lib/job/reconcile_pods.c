@@ -1,6 +1,6 @@
 /*
- * Creating and deleting pods, once everything has been decided. Names are fixed, so that two pods of one replica cannot be;
- * a new attempt begins when the last pod of the old one is gone.
+ * Creating and deleting pods, once everything has been decided. Names are fixed, so that two pods of one replica cannot
+ * be; a new attempt begins when the last pod of the old one is gone.
  */
 #include <string.h>
 
@@ -19,7 +19,8 @@ static int64_t decided_ms(const struct job_status *status)
         if (c->present && c->is_true && c->transition_ms > latest)
             latest = c->transition_ms;
     }
-    const struct condition *ready = &status->conditions[CONDITION_PODS_READY]; /* falls with every decision that takes pods away */
+    const struct condition *ready =
+        &status->conditions[CONDITION_PODS_READY]; /* falls with every decision that takes pods away */
     return ready->present && !ready->is_true && ready->transition_ms > latest ? ready->transition_ms : latest;
 }
 
@@ -58,8 +59,8 @@ size_t delete_pods(struct pass *p, unsigned which, const char *reason)
     return left;
 }
 
-/* Pods of this attempt that are replaced alone. True when a deletion was asked for: no further decision before it is done,
- * so that the record of it cannot be pushed out of the list of failures. */
+/* Pods of this attempt that are replaced alone. True when a deletion was asked for: no further decision before it is
+ * done, so that the record of it cannot be pushed out of the list of failures. */
 bool replace_failed_pods(struct pass *p)
 {
     bool acted = false;
@@ -68,7 +69,8 @@ bool replace_failed_pods(struct pass *p)
         const struct pod_view *pod = p->census.slots[i].pod;
         if (pod == NULL || pod->deleting || !pod_is_recorded(p->before, pod))
             continue;
-        plan_pod_action(p->plan, ACTION_DELETE_POD, pod->role, pod->index, pod->attempt, pod->uid, "it failed and is made anew");
+        plan_pod_action(p->plan, ACTION_DELETE_POD, pod->role, pod->index, pod->attempt, pod->uid,
+                        "it failed and is made anew");
         acted = true;
     }
     return acted;
@@ -79,7 +81,8 @@ static void create_missing(struct pass *p)
     for (int32_t i = 0; i < p->census.slot_count; i++) {
         const struct slot *s = &p->census.slots[i];
         if (s->pod == NULL && !s->was_done)
-            plan_pod_action(p->plan, ACTION_CREATE_POD, s->role, s->index, p->status->attempt, "", "the job wants it and it is not there");
+            plan_pod_action(p->plan, ACTION_CREATE_POD, s->role, s->index, p->status->attempt, "",
+                            "the job wants it and it is not there");
     }
 }
 

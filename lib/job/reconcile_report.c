@@ -1,5 +1,6 @@
 /*
- * What the coordinator says, taken into the status, and the status in words: phase and conditions of a job that goes on.
+ * What the coordinator says, taken into the status, and the status in words: phase and conditions of a job that goes
+ * on.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 /* How long pods may run before a coordinator that says nothing is taken for one that cannot reach us. */
 enum { SILENT_COORDINATOR_MS = 60000 };
 
-/* ---- rounds ---------------------------------------------------------------------------------------------------------- */
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
 static int32_t larger(int32_t a, int32_t b)
 {
@@ -22,8 +23,8 @@ static bool is_listed(const struct job_status *s, const struct round_view *r)
 {
     for (size_t i = 0; i < s->failure_count; i++) {
         const struct failure *f = &s->failures[i];
-        if (r->cause.class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE && f->attempt == r->attempt &&
-            f->round == r->round && f->role == r->cause.role && f->index == r->cause.index)
+        if (r->cause.class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE &&
+            f->attempt == r->attempt && f->round == r->round && f->role == r->cause.role && f->index == r->cause.index)
             return true;
     }
     return false;
@@ -43,7 +44,11 @@ static void fold_round(struct pass *p, const struct round_view *r)
     struct job_status *s = p->status;
     struct failure f = r->cause;
     const struct pod_view *pod = pod_of(p, f.role, f.index);
-    struct failure_event e = { .role = f.role, .index = f.index, .has_exit = f.has_exit, .exit_code = f.exit_code, .signal = f.signal,
+    struct failure_event e = { .role = f.role,
+                               .index = f.index,
+                               .has_exit = f.has_exit,
+                               .exit_code = f.exit_code,
+                               .signal = f.signal,
                                .reason = f.reason };
     char what[160];
 
@@ -67,10 +72,11 @@ static void fold_round(struct pass *p, const struct round_view *r)
     if (f.class == FAILURE_HARDWARE)
         avoid_node(p->job, s, f.node, f.reason, p->seen->node_count, p->now_ms);
     restart_describe(&e, what);
-    plan_event(p->plan, true, "TrainingJobRestarting", "%s; round %d ended, all ranks start again in place", what, (int)r->round);
+    plan_event(p->plan, true, "TrainingJobRestarting", "%s; round %d ended, all ranks start again in place", what,
+               (int)r->round);
 }
 
-/* ---- progress, checkpoint, ring -------------------------------------------------------------------------------------- */
+/* ---- progress, checkpoint, ring ---------------------------------------------------------------------------------- */
 
 /* A stored status has whole seconds: the same second is the same time. */
 static void take_time(int64_t *to_ms, int64_t from_ms)
@@ -139,11 +145,13 @@ void fold_coordinator(struct pass *p)
     take_ring(p->status, &c->latest);
 }
 
-/* ---- what is wrong right now ----------------------------------------------------------------------------------------- */
+/* ---- what is wrong right now ------------------------------------------------------------------------------------- */
 
 static bool is_ordinary_wait(const char *reason)
 {
-    static const char *const ordinary[] = { "", "Pending", "Unschedulable", "SchedulingGated", "ContainerCreating", "PodInitializing" };
+    static const char *const ordinary[] = {
+        "", "Pending", "Unschedulable", "SchedulingGated", "ContainerCreating", "PodInitializing"
+    };
 
     for (size_t i = 0; i < sizeof ordinary / sizeof ordinary[0]; i++) {
         if (strcmp(reason, ordinary[i]) == 0)
@@ -157,7 +165,8 @@ static void say_degraded(struct pass *p, const char *reason, const char *message
     const struct condition *before = &p->before->conditions[CONDITION_DEGRADED];
 
     if (!before->present || !before->is_true || strcmp(before->reason, reason) != 0)
-        plan_event(p->plan, true, strcmp(reason, "FailedCreatePod") == 0 ? "FailedCreatePod" : "TrainingJobDegraded", "%s", message);
+        plan_event(p->plan, true, strcmp(reason, "FailedCreatePod") == 0 ? "FailedCreatePod" : "TrainingJobDegraded",
+                   "%s", message);
     condition_set(p->job, p->status, CONDITION_DEGRADED, true, p->now_ms, reason, "%s", message);
 }
 
@@ -191,14 +200,15 @@ static void describe_trouble(struct pass *p)
         if (pod->phase != POD_PENDING || is_ordinary_wait(pod->reason) || pod_is_leftover(p, pod))
             continue;
         job_member_name(pod->role, pod->index, name);
-        (void)snprintf(message, sizeof message, "%s cannot start: %s%s%.300s", name, pod->reason, pod->message[0] != '\0' ? ": " : "", pod->message);
+        (void)snprintf(message, sizeof message, "%s cannot start: %s%s%.300s", name, pod->reason,
+                       pod->message[0] != '\0' ? ": " : "", pod->message);
         say_degraded(p, pod->reason, message);
         return;
     }
     condition_clear(p->job, p->status, CONDITION_DEGRADED, p->now_ms, "Recovered", "nothing is in the way");
 }
 
-/* ---- conditions ------------------------------------------------------------------------------------------------------ */
+/* ---- conditions -------------------------------------------------------------------------------------------------- */
 
 struct tally { int32_t there, scheduled, ready; int64_t newest_start_ms; const struct slot *unscheduled; };
 
@@ -231,14 +241,16 @@ static void describe_gang(struct pass *p, const struct tally *t)
     if (t->there == 0 || condition_is(p->before, CONDITION_PODS_READY))
         return;
     if (t->scheduled == all) {
-        condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, true, p->now_ms, "AllScheduled", "all %d pods have a node", (int)all);
+        condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, true, p->now_ms, "AllScheduled",
+                      "all %d pods have a node", (int)all);
         return;
     }
     if (t->unscheduled != NULL)
         job_member_name(t->unscheduled->role, t->unscheduled->index, name);
     const char *why = t->unscheduled != NULL ? t->unscheduled->pod->message : "";
-    condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, false, p->now_ms, "PodsPending", "%d of %d pods have a node%s%s%s%.300s",
-                  (int)t->scheduled, (int)all, name[0] != '\0' ? "; waiting: " : "", name, why[0] != '\0' ? ": " : "", why);
+    condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, false, p->now_ms, "PodsPending",
+                  "%d of %d pods have a node%s%s%s%.300s", (int)t->scheduled, (int)all,
+                  name[0] != '\0' ? "; waiting: " : "", name, why[0] != '\0' ? ": " : "", why);
 }
 
 static void describe_ring(struct pass *p)
@@ -260,10 +272,12 @@ static void become_running(struct pass *p)
     struct job_status *s = p->status;
 
     if (p->before->phase != PHASE_RUNNING)
-        plan_event(p->plan, false, "TrainingJobRunning", "%d replicas run in attempt %d", (int)p->census.slot_count, (int)s->attempt);
+        plan_event(p->plan, false, "TrainingJobRunning", "%d replicas run in attempt %d", (int)p->census.slot_count,
+                   (int)s->attempt);
     s->phase = PHASE_RUNNING;
     condition_clear(p->job, s, CONDITION_RESTARTING, p->now_ms, "TrainingJobRunning", "all replicas run again");
-    condition_set(p->job, s, CONDITION_RUNNING, true, p->now_ms, "TrainingJobRunning", "all %d replicas run", (int)p->census.slot_count);
+    condition_set(p->job, s, CONDITION_RUNNING, true, p->now_ms, "TrainingJobRunning", "all %d replicas run",
+                  (int)p->census.slot_count);
 }
 
 /* The round has ended; the pods stay and the processes in them are started again. */
@@ -277,12 +291,13 @@ static void become_restarting(struct pass *p)
         job_member_name(f->role, f->index, who);
     s->phase = PHASE_RESTARTING;
     condition_set(p->job, s, CONDITION_RUNNING, false, p->now_ms, "RestartInPlace", "the ring is being formed again");
-    condition_set(p->job, s, CONDITION_RESTARTING, true, p->now_ms, "RestartInPlace", "the ring is being formed again%s%s%s%s",
-                  f != NULL ? " after " : "", who, f != NULL ? ": " : "", f != NULL ? f->reason : "");
+    condition_set(p->job, s, CONDITION_RESTARTING, true, p->now_ms, "RestartInPlace",
+                  "the ring is being formed again%s%s%s%s", f != NULL ? " after " : "", who, f != NULL ? ": " : "",
+                  f != NULL ? f->reason : "");
 }
 
-/* Do the training processes run? The coordinator knows. A job without sidecars, or whose coordinator has been silent for
- * long, is judged by its pods. */
+/* Do the training processes run? The coordinator knows. A job without sidecars, or whose coordinator has been silent
+ * for long, is judged by its pods. */
 static bool processes_run(struct pass *p, const struct tally *t)
 {
     const struct coordinator_view *c = &p->seen->coordinator;
@@ -308,7 +323,8 @@ void describe_state(struct pass *p)
     describe_gang(p, &t);
     describe_ring(p);
     if (all_ready)
-        condition_set(p->job, s, CONDITION_PODS_READY, true, p->now_ms, "AllReady", "all %d pods are ready", (int)p->census.slot_count);
+        condition_set(p->job, s, CONDITION_PODS_READY, true, p->now_ms, "AllReady", "all %d pods are ready",
+                      (int)p->census.slot_count);
     if (p->before->phase == PHASE_RUNNING) {
         if (!processes_run(p, &t))
             become_restarting(p);

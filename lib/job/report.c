@@ -10,8 +10,9 @@
 enum { REPORT_MAX_BYTES = 4 << 20, REPORT_MAX_ROUNDS = 4096, ROUNDS_SENT = 64 };
 
 static const char *const STATES[] = {
-    [PROCESS_WAITING] = "Waiting", [PROCESS_STARTING] = "Starting", [PROCESS_RUNNING] = "Running", [PROCESS_STOPPING] = "Stopping",
-    [PROCESS_DONE] = "Done",       [PROCESS_FAILED] = "Failed",     [PROCESS_LOST] = "Lost",
+    [PROCESS_WAITING] = "Waiting",   [PROCESS_STARTING] = "Starting", [PROCESS_RUNNING] = "Running",
+    [PROCESS_STOPPING] = "Stopping", [PROCESS_DONE] = "Done",         [PROCESS_FAILED] = "Failed",
+    [PROCESS_LOST] = "Lost",
 };
 static const char *const COMMANDS[] = { [COMMAND_STOP] = "stop", [COMMAND_CHECKPOINT] = "checkpoint" };
 
@@ -20,7 +21,7 @@ const char *process_state_name(enum process_state s)
     return STATES[s];
 }
 
-/* ---- encode ---------------------------------------------------------------------------------------------------------- */
+/* ---- encode ------------------------------------------------------------------------------------------------------ */
 
 /* JSON has no NaN and no infinity: a loss that is none is left out, as unknown values are. */
 static void put_number(cJSON *o, const char *key, double value)
@@ -127,7 +128,7 @@ char *report_encode(const struct coordinator_report *r)
     return json_print(o, false);
 }
 
-/* ---- decode ---------------------------------------------------------------------------------------------------------- */
+/* ---- decode ------------------------------------------------------------------------------------------------------ */
 
 struct reader { struct error *e; bool failed; };
 
@@ -318,7 +319,8 @@ static int parse(const char *text, size_t len, const char *type, cJSON **ret_tre
     if (json_parse(text, len, &o, e) < 0)
         return error_wrap(e, "report");
     if (strcmp(json_text(o, "type", ""), type) != 0)
-        return error_set(e, ERROR_INVALID, "report: \"type\" is \"%.40s\", expected \"%s\"", json_text(o, "type", ""), type);
+        return error_set(e, ERROR_INVALID, "report: \"type\" is \"%.40s\", expected \"%s\"", json_text(o, "type", ""),
+                         type);
     *ret_tree = TAKE(o);
     return 0;
 }
@@ -350,7 +352,7 @@ void report_release(struct coordinator_report *r)
     r->round_count = r->member_count = 0;
 }
 
-/* ---- commands -------------------------------------------------------------------------------------------------------- */
+/* ---- commands ---------------------------------------------------------------------------------------------------- */
 
 char *report_command_encode(enum report_command command, int64_t grace_ms)
 {
@@ -362,7 +364,8 @@ char *report_command_encode(enum report_command command, int64_t grace_ms)
     return json_print(o, false);
 }
 
-int report_command_decode(const char *text, size_t len, enum report_command *ret_command, int64_t *ret_grace_ms, struct error *e)
+int report_command_decode(const char *text, size_t len, enum report_command *ret_command, int64_t *ret_grace_ms,
+                          struct error *e)
 {
     auto_json cJSON *o = NULL;
     struct reader r = { .e = e };

@@ -10,8 +10,9 @@
 
 enum { PATTERN_COPIES_MAX = 1000, PATTERN_BYTES_MAX = 1024 };
 
-/* What the system does to a pod without the user's program having a part in it. Kubernetes: pod reasons and the reasons of
- * the condition DisruptionTarget (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/); the last group is ours. */
+/* What the system does to a pod without the user's program having a part in it. Kubernetes: pod reasons and the reasons
+ * of the condition DisruptionTarget (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/); the last group
+ * is ours. */
 static const char *const INFRASTRUCTURE_REASONS[] = {
     "Evicted", "EvictionByEvictionAPI", "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet",
     "Preempted", "Preempting", "PreemptionByScheduler", "PreemptionByKubeScheduler",
@@ -62,10 +63,11 @@ enum failure_class restart_classify(const struct failure_event *event)
         return FAILURE_OOM;
     if (strcmp(reason, "Hang") == 0)
         return FAILURE_HANG;
-    if (is_one_of(reason, INFRASTRUCTURE_REASONS, COUNT(INFRASTRUCTURE_REASONS)) || has_condition(event, "DisruptionTarget", "True"))
+    if (is_one_of(reason, INFRASTRUCTURE_REASONS, COUNT(INFRASTRUCTURE_REASONS)) ||
+        has_condition(event, "DisruptionTarget", "True"))
         return FAILURE_INFRASTRUCTURE;
     if (!event->has_exit)
-        return is_start_problem(event) ? FAILURE_USER : FAILURE_INFRASTRUCTURE; /* nobody saw it end: the pod was lost */
+        return is_start_problem(event) ? FAILURE_USER : FAILURE_INFRASTRUCTURE; /* nobody saw it end: it was lost */
     if (event->exit_code == 247)
         return FAILURE_OOM; /* -9 as some runtimes write a kill by the memory controller */
     if (event->exit_code == 14 || event->exit_code == 201 || event->exit_code == 202)
@@ -73,15 +75,17 @@ enum failure_class restart_classify(const struct failure_event *event)
     return FAILURE_USER;
 }
 
-/* ---- rules ---------------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-static bool matches_codes(const struct training_job *job, const struct failure_rule *rule, const struct failure_event *event)
+static bool matches_codes(const struct training_job *job, const struct failure_rule *rule,
+                          const struct failure_event *event)
 {
     if (!event->has_exit || event->exit_code == 0)
         return false;
     const char *main_container = job_main_container(job, event->role);
     const char *container = event->container != NULL ? event->container : main_container;
-    if (strcmp(rule->container != NULL && rule->container[0] != '\0' ? rule->container : main_container, container) != 0)
+    bool named = rule->container != NULL && rule->container[0] != '\0';
+    if (strcmp(named ? rule->container : main_container, container) != 0)
         return false;
     bool listed = false;
     for (size_t i = 0; i < rule->exit_code_count; i++)
@@ -131,7 +135,8 @@ static bool matches_message(const struct failure_rule *rule, const struct failur
 }
 
 /* Every criterion that a rule has must hold; a rule without one holds for its roles. */
-static bool rule_holds(const struct training_job *job, const struct failure_rule *rule, const struct failure_event *event)
+static bool rule_holds(const struct training_job *job, const struct failure_rule *rule,
+                       const struct failure_event *event)
 {
     if (!rule->any_role && !rule->roles[event->role])
         return false;
@@ -158,7 +163,7 @@ bool restart_rule_matches(const struct training_job *job, const struct failure_e
     return find_rule(job, event) != NULL;
 }
 
-/* ---- budgets and back-off -------------------------------------------------------------------------------------------- */
+/* ---- budgets and back-off ---------------------------------------------------------------------------------------- */
 
 /* FNV-1a over the UID and the count: the same for whoever computes it, another one for each job and restart. */
 static uint32_t jitter_seed(const char *uid, int32_t count)
@@ -184,13 +189,14 @@ static int64_t backoff_ms(const struct training_job *job, const struct restart_c
     if (delay_s > policy->backoff_max_s)
         delay_s = policy->backoff_max_s;
     int64_t tenth = delay_s * 1000 / 10;
-    int64_t delay = delay_s * 1000 + (tenth > 0 ? (int64_t)(jitter_seed(job->uid, after->restarts) % (uint64_t)(2 * tenth + 1)) - tenth : 0);
+    int64_t jitter = (int64_t)(jitter_seed(job->uid, after->restarts) % (uint64_t)(2 * tenth + 1)) - tenth;
+    int64_t delay = delay_s * 1000 + jitter;
     int64_t most = policy->backoff_max_s * 1000;
     return delay < most ? delay : most;
 }
 
-static void count_restart(const struct training_job *job, const struct restart_counters *before, bool counted, bool progress,
-                          int64_t now_ms, struct restart_counters *ret_after)
+static void count_restart(const struct training_job *job, const struct restart_counters *before, bool counted,
+                          bool progress, int64_t now_ms, struct restart_counters *ret_after)
 {
     struct restart_counters after = *before;
     int64_t window_ms = job->spec.failure.restart_window_s * 1000;
@@ -211,7 +217,8 @@ static void count_restart(const struct training_job *job, const struct restart_c
 }
 
 /* The first budget that a restart would overdraw, or NULL. */
-static const char *overdrawn(const struct training_job *job, const struct restart_counters *after, bool counted, bool past_max_restarts)
+static const char *overdrawn(const struct training_job *job, const struct restart_counters *after, bool counted,
+                             bool past_max_restarts)
 {
     const struct failure_policy *policy = &job->spec.failure;
     int32_t charged = policy->restart_window_s > 0 ? after->window_restarts : after->restarts_counted;
@@ -225,7 +232,7 @@ static const char *overdrawn(const struct training_job *job, const struct restar
     return NULL;
 }
 
-/* ---- the decision ---------------------------------------------------------------------------------------------------- */
+/* ---- the decision ------------------------------------------------------------------------------------------------ */
 
 struct wish { /* before budgets */
     enum { WISH_FAIL, WISH_IGNORE, WISH_RESTART } what;
@@ -248,7 +255,8 @@ static struct wish wish_of_rule(const struct failure_rule *rule)
     return w;
 }
 
-static struct wish wish_of_policy(const struct training_job *job, const struct failure_event *event, enum failure_class class)
+static struct wish wish_of_policy(const struct training_job *job, const struct failure_event *event,
+                                  enum failure_class class)
 {
     static const char *const role_failed[ROLE_COUNT] = {
         [ROLE_CHIEF] = "ChiefFailed", [ROLE_MASTER] = "MasterFailed", [ROLE_WORKER] = "WorkerFailed",
@@ -321,13 +329,15 @@ static void decide_restart(const struct training_job *job, const struct failure_
     (void)snprintf(d->reason, sizeof d->reason, "%s", restart_reason(event, d->class));
 }
 
-void restart_decide(const struct training_job *job, const struct restart_counters *before, const struct failure_event *event,
-                    int64_t now_ms, struct restart_decision *ret_decision)
+void restart_decide(const struct training_job *job, const struct restart_counters *before,
+                    const struct failure_event *event, int64_t now_ms, struct restart_decision *ret_decision)
 {
     struct restart_decision d = { .verdict = VERDICT_FAIL_JOB, .class = restart_classify(event), .counters = *before };
     const struct failure_rule *rule = find_rule(job, event);
     bool no_failure = event->has_exit && event->exit_code == 0 && d.class == FAILURE_USER;
-    struct wish wish = rule != NULL ? wish_of_rule(rule) : no_failure ? (struct wish){ .what = WISH_IGNORE } : wish_of_policy(job, event, d.class);
+    struct wish wish = rule != NULL ? wish_of_rule(rule)
+                       : no_failure ? (struct wish){ .what = WISH_IGNORE }
+                                    : wish_of_policy(job, event, d.class);
     const char *fail_reason = wish.what == WISH_FAIL ? wish.reason : NULL;
     struct restart_counters after = *before;
 
@@ -342,7 +352,10 @@ void restart_decide(const struct training_job *job, const struct restart_counter
 
     if (wish.what == WISH_IGNORE) {
         d.verdict = VERDICT_IGNORE;
-        (void)snprintf(d.reason, sizeof d.reason, "%s", no_failure ? "Completed" : rule != NULL ? "FailurePolicy" : "FailureTolerated");
+        (void)snprintf(d.reason, sizeof d.reason, "%s",
+                       no_failure     ? "Completed"
+                       : rule != NULL ? "FailurePolicy"
+                                      : "FailureTolerated");
     } else if (fail_reason != NULL) {
         (void)snprintf(d.reason, sizeof d.reason, "%s", fail_reason);
     } else {

@@ -1,6 +1,6 @@
 /*
- * The part of a spec that restart_decide reads, as JSON: the sidecar of rank 0 has no manifest, only its environment. Names
- * are the CRD's, so that a person who looks into a pod can read it.
+ * The part of a spec that restart_decide reads, as JSON: the sidecar of rank 0 has no manifest, only its environment.
+ * Names are the CRD's, so that a person who looks into a pod can read it.
  */
 #include <limits.h>
 #include <regex.h>
@@ -21,7 +21,7 @@ static const char *const RULE_ACTIONS[] = { "FailJob", "RestartJob", "RestartJob
                                             "RestartPodAndIgnoreMaxRestarts", "Ignore", NULL };
 static const char *const SUCCESS_POLICIES[] = { "", "AllWorkers", NULL };
 
-/* ---- encode ---------------------------------------------------------------------------------------------------------- */
+/* ---- encode ------------------------------------------------------------------------------------------------------ */
 
 static void put_texts(cJSON *object, const char *key, char *const *texts, size_t count)
 {
@@ -123,9 +123,10 @@ char *restart_policy_encode(const struct training_job *job)
     return without_dollars(text);
 }
 
-/* ---- decode ---------------------------------------------------------------------------------------------------------- */
+/* ---- decode ------------------------------------------------------------------------------------------------------ */
 
-static int read_enum(const cJSON *o, const char *key, const char *const *names, const char *absent, int *ret_value, struct error *e)
+static int read_enum(const cJSON *o, const char *key, const char *const *names, const char *absent, int *ret_value,
+                     struct error *e)
 {
     const char *text = json_text(o, key, absent);
 
@@ -135,10 +136,12 @@ static int read_enum(const cJSON *o, const char *key, const char *const *names, 
             return 0;
         }
     }
-    return error_set(e, ERROR_INVALID, "restart policy: %s is \"%.60s\", which is none of its values", key, text != NULL ? text : "");
+    return error_set(e, ERROR_INVALID, "restart policy: %s is \"%.60s\", which is none of its values", key,
+                     text != NULL ? text : "");
 }
 
-static int read_int(const cJSON *o, const char *key, int64_t absent, int64_t least, int64_t most, int64_t *ret_value, struct error *e)
+static int read_int(const cJSON *o, const char *key, int64_t absent, int64_t least, int64_t most, int64_t *ret_value,
+                    struct error *e)
 {
     int64_t value = json_int(o, key, absent);
 
@@ -165,7 +168,8 @@ static int read_texts(const cJSON *o, const char *key, char ***ret_texts, size_t
     size_t count = list != NULL ? (size_t)cJSON_GetArraySize(list) : 0;
 
     if (list != NULL && (!cJSON_IsArray(list) || count > POLICY_MAX_LIST))
-        return error_set(e, ERROR_INVALID, "restart policy: %s is not a list of at most %d texts", key, POLICY_MAX_LIST);
+        return error_set(e, ERROR_INVALID, "restart policy: %s is not a list of at most %d texts", key,
+                         POLICY_MAX_LIST);
     cJSON_ArrayForEach(item, list) {
         if (!cJSON_IsString(item))
             return error_set(e, ERROR_INVALID, "restart policy: %s holds something that is not a text", key);
@@ -185,7 +189,8 @@ static int read_codes(const cJSON *o, struct failure_rule *rule, struct error *e
         return 0;
     int count = cJSON_GetArraySize(list);
     if (!cJSON_IsArray(list) || count > POLICY_MAX_LIST)
-        return error_set(e, ERROR_INVALID, "restart policy: exit codes are not a list of at most %d numbers", POLICY_MAX_LIST);
+        return error_set(e, ERROR_INVALID, "restart policy: exit codes are not a list of at most %d numbers",
+                         POLICY_MAX_LIST);
     rule->has_exit_codes = true;
     rule->exit_codes_in = in != NULL;
     rule->exit_codes = xcalloc((size_t)count + 1, sizeof *rule->exit_codes);
@@ -243,7 +248,8 @@ static int read_role(const cJSON *o, struct replica_spec *spec, struct error *e)
     int64_t replicas = 0;
     int policy = 0;
 
-    if (read_int(o, "replicas", 0, 0, JOB_MAX_REPLICAS, &replicas, e) < 0 || read_enum(o, "restartPolicy", POLICIES, NULL, &policy, e) < 0)
+    if (read_int(o, "replicas", 0, 0, JOB_MAX_REPLICAS, &replicas, e) < 0 ||
+        read_enum(o, "restartPolicy", POLICIES, NULL, &policy, e) < 0)
         return -1;
     spec->present = true;
     spec->replicas = (int32_t)replicas;
@@ -268,7 +274,8 @@ static int read_limits(const cJSON *o, struct job_spec *spec, struct error *e)
     int64_t limit = 0;
     int strategy = 0, oom = 0, success = 0;
 
-    if (read_int(o, "backoffLimit", 6, -1, INT32_MAX, &limit, e) < 0 || read_optional(o, "maxRestarts", &failure->max_restarts, e) < 0 ||
+    if (read_int(o, "backoffLimit", 6, -1, INT32_MAX, &limit, e) < 0 ||
+        read_optional(o, "maxRestarts", &failure->max_restarts, e) < 0 ||
         read_optional(o, "maxDisruptions", &failure->max_disruptions, e) < 0 ||
         read_int(o, "restartWindowSeconds", 0, 0, INT32_MAX, &failure->restart_window_s, e) < 0 ||
         read_int(o, "backoffBaseSeconds", 1, 0, INT32_MAX, &failure->backoff_base_s, e) < 0 ||
@@ -311,7 +318,8 @@ int restart_policy_decode(const char *text, struct training_job **ret_job, struc
     cJSON_ArrayForEach(item, json_at(o, "roles")) {
         enum job_role role;
         if (item->string == NULL || !role_parse(item->string, &role) || job->spec.roles[role].present)
-            return error_set(e, ERROR_INVALID, "restart policy: \"%.60s\" is no role", item->string != NULL ? item->string : "");
+            return error_set(e, ERROR_INVALID, "restart policy: \"%.60s\" is no role",
+                             item->string != NULL ? item->string : "");
         if (read_role(item, &job->spec.roles[role], e) < 0)
             return -1;
     }

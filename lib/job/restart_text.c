@@ -35,7 +35,8 @@ void restart_describe(const struct failure_event *event, char ret_text[160])
     job_member_name(event->role, event->index, who);
     enum failure_class class = restart_classify(event);
     if (class == FAILURE_OOM)
-        (void)snprintf(ret_text, 160, "%s was killed because it ran out of memory (code %d)", who, (int)event->exit_code);
+        (void)snprintf(ret_text, 160, "%s was killed because it ran out of memory (code %d)", who,
+                       (int)event->exit_code);
     else if (class == FAILURE_HANG)
         (void)snprintf(ret_text, 160, "%s made no progress and was stopped", who);
     else if (class == FAILURE_INFRASTRUCTURE)
@@ -43,7 +44,8 @@ void restart_describe(const struct failure_event *event, char ret_text[160])
     else if (!event->has_exit)
         (void)snprintf(ret_text, 160, "%s could not start: %.60s", who, reason);
     else if (event->signal != 0)
-        (void)snprintf(ret_text, 160, "%s was ended by signal %d (%s)", who, (int)event->signal, what != NULL ? what : "code 128 and more");
+        (void)snprintf(ret_text, 160, "%s was ended by signal %d (%s)", who, (int)event->signal,
+                       what != NULL ? what : "code 128 and more");
     else if (what != NULL)
         (void)snprintf(ret_text, 160, "%s exited with code %d (%s)", who, (int)event->exit_code, what);
     else
@@ -66,7 +68,8 @@ static int main_container_at(const struct training_job *job, enum job_role role)
 }
 
 /* What a person can do about the failure itself; nothing when that is not known. */
-static void add_hint(const struct training_job *job, const struct failure_event *event, enum failure_class class, struct buf *b)
+static void add_hint(const struct training_job *job, const struct failure_event *event, enum failure_class class,
+                     struct buf *b)
 {
     const char *key = role_key(event->role);
     int at = main_container_at(job, event->role);
@@ -85,22 +88,24 @@ static void add_hint(const struct training_job *job, const struct failure_event 
         buf_addf(b, ": see the log of %s-%d", role_name(event->role), (int)event->index);
 }
 
-static void add_cause_of_end(const struct training_job *job, const struct failure_event *event, const struct failure_rule *rule,
-                             const struct restart_decision *d, struct buf *b)
+static void add_cause_of_end(const struct training_job *job, const struct failure_event *event,
+                             const struct failure_rule *rule, const struct restart_decision *d, struct buf *b)
 {
     const struct job_spec *spec = &job->spec;
 
     if (strcmp(d->reason, "BackoffLimitExceeded") == 0)
         buf_addf(b, "; %d restarts were charged, spec.runPolicy.backoffLimit is %d",
-                 (int)(spec->failure.restart_window_s > 0 ? d->counters.window_restarts : d->counters.restarts_counted), (int)spec->backoff_limit);
+                 (int)(spec->failure.restart_window_s > 0 ? d->counters.window_restarts : d->counters.restarts_counted),
+                 (int)spec->backoff_limit);
     else if (strcmp(d->reason, "MaxRestartsExceeded") == 0)
         buf_addf(b, "; there were %d restarts, spec.failurePolicy.maxRestarts is %lld", (int)d->counters.restarts,
                  (long long)spec->failure.max_restarts.value);
     else if (strcmp(d->reason, "MaxDisruptionsExceeded") == 0)
-        buf_addf(b, "; there were %d disruptions, spec.failurePolicy.maxDisruptions is %lld", (int)d->counters.disruptions,
-                 (long long)spec->failure.max_disruptions.value);
+        buf_addf(b, "; there were %d disruptions, spec.failurePolicy.maxDisruptions is %lld",
+                 (int)d->counters.disruptions, (long long)spec->failure.max_disruptions.value);
     else if (strcmp(d->reason, "FailurePolicy") == 0)
-        buf_addf(b, "; rule \"%.40s\" of spec.failurePolicy says so", rule != NULL && rule->name != NULL ? rule->name : "");
+        buf_addf(b, "; rule \"%.40s\" of spec.failurePolicy says so",
+                 rule != NULL && rule->name != NULL ? rule->name : "");
     else if (strcmp(d->reason, "PermanentExitCode") == 0)
         buf_add(b, "; restartPolicy ExitCode does not retry codes 1 to 127");
     else if (spec->roles[event->role].restart_policy == RESTART_NEVER)
@@ -115,9 +120,10 @@ static void add_restart(const struct training_job *job, const struct restart_dec
     if (!d->counted)
         buf_add(b, ", not charged to backoffLimit");
     else if (job->spec.backoff_limit >= 0)
-        buf_addf(b, ", %d of %d restarts charged",
-                 (int)(job->spec.failure.restart_window_s > 0 ? d->counters.window_restarts : d->counters.restarts_counted),
-                 (int)job->spec.backoff_limit);
+        buf_addf(
+            b, ", %d of %d restarts charged",
+            (int)(job->spec.failure.restart_window_s > 0 ? d->counters.window_restarts : d->counters.restarts_counted),
+            (int)job->spec.backoff_limit);
 }
 
 void restart_explain(const struct training_job *job, const struct failure_event *event, const struct failure_rule *rule,

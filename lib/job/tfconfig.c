@@ -20,7 +20,8 @@ static int32_t replicas_of(const struct training_job *job, enum job_role role)
     return job->spec.roles[role].present ? job->spec.roles[role].replicas : 0;
 }
 
-static void add_endpoint(struct buf *b, const struct training_job *job, const struct address_plan *plan, enum job_role role, int32_t index)
+static void add_endpoint(struct buf *b, const struct training_job *job, const struct address_plan *plan,
+                         enum job_role role, int32_t index)
 {
     char endpoint[ADDRESS_MAX];
 
@@ -39,8 +40,8 @@ static void add_list(struct buf *b, const struct training_job *job, const struct
 }
 
 /* Task index as key: TensorFlow's ClusterSpec reads such maps as sparse. */
-static void add_map(struct buf *b, const struct training_job *job, const struct address_plan *plan, enum job_role role, int32_t first,
-                    int32_t count)
+static void add_map(struct buf *b, const struct training_job *job, const struct address_plan *plan, enum job_role role,
+                    int32_t first, int32_t count)
 {
     buf_addf(b, "\"%s\":{", task_type(job, role));
     for (int32_t i = first; i < first + count; i++) {
@@ -59,7 +60,8 @@ static void add_dense_cluster(struct buf *b, const struct training_job *job, con
     const char *comma = "";
 
     for (size_t i = 0; i < COUNT(by_name); i++) {
-        if (replicas_of(job, order[i]) == 0 || (order[i] == ROLE_EVALUATOR && !job->spec.tf_config.evaluator_in_cluster))
+        if (replicas_of(job, order[i]) == 0 ||
+            (order[i] == ROLE_EVALUATOR && !job->spec.tf_config.evaluator_in_cluster))
             continue;
         buf_add(b, comma);
         add_list(b, job, plan, order[i]);
@@ -67,8 +69,8 @@ static void add_dense_cluster(struct buf *b, const struct training_job *job, con
     }
 }
 
-static void add_sparse_cluster(struct buf *b, const struct training_job *job, const struct address_plan *plan, enum job_role role,
-                               int32_t index)
+static void add_sparse_cluster(struct buf *b, const struct training_job *job, const struct address_plan *plan,
+                               enum job_role role, int32_t index)
 {
     enum job_role chief = replicas_of(job, ROLE_CHIEF) > 0 ? ROLE_CHIEF : ROLE_MASTER;
     const char *comma = "";
@@ -90,7 +92,8 @@ static void add_sparse_cluster(struct buf *b, const struct training_job *job, co
     }
 }
 
-char *tfconfig_format(const struct training_job *job, const struct address_plan *plan, enum job_role role, int32_t index)
+char *tfconfig_format(const struct training_job *job, const struct address_plan *plan, enum job_role role,
+                      int32_t index)
 {
     auto_buf struct buf b = BUF_INIT(TFCONFIG_MAX);
     bool sparse = job->spec.enable_dynamic_worker;
@@ -102,11 +105,12 @@ char *tfconfig_format(const struct training_job *job, const struct address_plan 
         add_sparse_cluster(&b, job, plan, role, index);
     else
         add_dense_cluster(&b, job, plan);
-    buf_addf(&b, "},\"task\":{\"type\":\"%s\",\"index\":%d}%s}", task_type(job, role), (int)index, sparse ? "" : ",\"environment\":\"cloud\"");
+    buf_addf(&b, "},\"task\":{\"type\":\"%s\",\"index\":%d}%s}", task_type(job, role), (int)index,
+             sparse ? "" : ",\"environment\":\"cloud\"");
     return buf_take(&b);
 }
 
-/* ---- reading one back ------------------------------------------------------------------------------------------------ */
+/* ---- reading one back -------------------------------------------------------------------------------------------- */
 
 static int count_endpoints(const cJSON *cluster, int32_t *ret_count, struct error *e)
 {
@@ -115,10 +119,12 @@ static int count_endpoints(const cJSON *cluster, int32_t *ret_count, struct erro
 
     cJSON_ArrayForEach(tasks, cluster) {
         if (!cJSON_IsArray(tasks) && !cJSON_IsObject(tasks))
-            return error_set(e, ERROR_INVALID, "TF_CONFIG: cluster.%.40s is neither a list nor a map of host:port", tasks->string);
+            return error_set(e, ERROR_INVALID, "TF_CONFIG: cluster.%.40s is neither a list nor a map of host:port",
+                             tasks->string);
         cJSON_ArrayForEach(endpoint, tasks) {
             if (!cJSON_IsString(endpoint) || strchr(endpoint->valuestring, ':') == NULL)
-                return error_set(e, ERROR_INVALID, "TF_CONFIG: cluster.%.40s holds something that is not host:port", tasks->string);
+                return error_set(e, ERROR_INVALID, "TF_CONFIG: cluster.%.40s holds something that is not host:port",
+                                 tasks->string);
             if (++count > PARSE_MAX_ENDPOINTS)
                 return error_set(e, ERROR_LIMIT, "TF_CONFIG: more than %d tasks", PARSE_MAX_ENDPOINTS);
         }

@@ -24,7 +24,7 @@ static struct optional_int optional(int64_t value)
     return (struct optional_int){ .set = true, .value = value };
 }
 
-/* ---- the course of a job, as whole plans ------------------------------------------------------------------------------ */
+/* ---- the course of a job, as whole plans ------------------------------------------------------------------------- */
 
 Test(reconcile, the_course_of_a_job_is_that_of_the_golden_file)
 {
@@ -52,7 +52,7 @@ Test(reconcile, the_course_of_a_job_is_that_of_the_golden_file)
     world_free(w);
 }
 
-/* ---- beginnings ------------------------------------------------------------------------------------------------------- */
+/* ---- beginnings -------------------------------------------------------------------------------------------------- */
 
 Test(reconcile, the_first_attempt_is_recorded_before_a_pod_of_it_exists)
 {
@@ -126,7 +126,7 @@ Test(reconcile, an_old_status_moves_nothing)
     world_free(w);
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 Test(reconcile, running_means_that_the_processes_run)
 {
@@ -212,7 +212,7 @@ Test(reconcile, a_refused_creation_is_said_on_the_job)
     world_free(w);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------------------------------- */
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; int32_t counts[ROLE_COUNT]; enum success_policy policy; enum job_role role; int32_t index; bool ends; } SUCCESS[] = {
     { "the chief decides", { 1, 0, 2, 1, 0 }, SUCCESS_CHIEF, ROLE_CHIEF, 0, true },
@@ -375,7 +375,7 @@ Test(reconcile, an_exit_while_the_deadline_drains_is_no_failure_of_its_own)
     world_free(w);
 }
 
-/* ---- suspend ---------------------------------------------------------------------------------------------------------- */
+/* ---- suspend ----------------------------------------------------------------------------------------------------- */
 
 Test(reconcile, suspending_deletes_pods_and_stops_the_clock)
 {
@@ -453,7 +453,7 @@ Test(reconcile, what_a_process_says_while_it_is_suspended_means_nothing)
     world_free(w);
 }
 
-/* ---- scale ------------------------------------------------------------------------------------------------------------ */
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
 
 Test(reconcile, another_size_of_the_world_is_another_attempt_free_of_charge)
 {
@@ -490,7 +490,7 @@ Test(reconcile, dynamic_workers_come_and_go_without_the_others)
     world_free(w);
 }
 
-/* ---- progress --------------------------------------------------------------------------------------------------------- */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 Test(reconcile, progress_alone_is_written_now_and_then)
 {

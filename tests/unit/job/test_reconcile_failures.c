@@ -36,7 +36,7 @@ static void report_round(struct world *w, int32_t round, enum job_role role, int
     w->coordinator.round = round + 1;
 }
 
-/* ---- groups and single pods ------------------------------------------------------------------------------------------- */
+/* ---- groups and single pods -------------------------------------------------------------------------------------- */
 
 Test(failures, a_rank_that_dies_takes_its_group_to_the_next_attempt)
 {
@@ -152,7 +152,7 @@ Test(failures, the_earliest_failure_is_the_cause_and_memory_outranks_time)
     world_free(w);
 }
 
-/* ---- ends by failure -------------------------------------------------------------------------------------------------- */
+/* ---- ends by failure --------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; enum restart_policy policy; int32_t code; const char *reason; } ENDS[] = {
     { "a permanent code", RESTART_EXIT_CODE, 1, "PermanentExitCode" },
@@ -278,7 +278,7 @@ Test(failures, ignoring_the_replica_that_decides_ends_the_job)
     world_free(w);
 }
 
-/* ---- infrastructure --------------------------------------------------------------------------------------------------- */
+/* ---- infrastructure ---------------------------------------------------------------------------------------------- */
 
 Test(failures, a_pod_that_vanishes_while_the_job_runs_is_a_disruption)
 {
@@ -390,7 +390,7 @@ Test(failures, nodes_are_avoided_within_bounds_and_for_a_time)
     world_free(w);
 }
 
-/* ---- rounds in place -------------------------------------------------------------------------------------------------- */
+/* ---- rounds in place --------------------------------------------------------------------------------------------- */
 
 Test(failures, a_round_in_place_is_folded_in_once)
 {
@@ -459,7 +459,7 @@ Test(failures, a_loss_that_was_counted_does_not_overdraw_the_budget_by_being_see
     world_free(w);
 }
 
-/* ---- time limits ------------------------------------------------------------------------------------------------------ */
+/* ---- time limits ------------------------------------------------------------------------------------------------- */
 
 Test(failures, a_gang_that_finds_no_nodes_gives_all_of_them_back)
 {

@@ -44,7 +44,7 @@ static int pick(struct sim *s, int n)
 #define CHECK(s, what, ...) cr_assert(what, "seed %llu at %s attempt %d: " __VA_ARGS__)
 #define WHERE(s) (unsigned long long)(s)->seed, phase_name((s)->w->status->phase), (int)(s)->w->status->attempt
 
-/* ---- a job ------------------------------------------------------------------------------------------------------------ */
+/* ---- a job ------------------------------------------------------------------------------------------------------- */
 
 static struct training_job *random_job(struct sim *s)
 {
@@ -81,7 +81,7 @@ static struct training_job *random_job(struct sim *s)
     return job;
 }
 
-/* ---- the API server ---------------------------------------------------------------------------------------------------- */
+/* ---- the API server ---------------------------------------------------------------------------------------------- */
 
 static void snapshot(struct sim *s)
 {
@@ -152,7 +152,7 @@ static void act(struct sim *s, const struct action *a)
     }
 }
 
-/* ---- the operator ------------------------------------------------------------------------------------------------------ */
+/* ---- the operator ------------------------------------------------------------------------------------------------ */
 
 static void check_status(struct sim *s, const struct plan *p)
 {
@@ -232,7 +232,7 @@ static bool turn(struct sim *s, bool perfect)
     return busy;
 }
 
-/* ---- what happens ------------------------------------------------------------------------------------------------------ */
+/* ---- what happens ------------------------------------------------------------------------------------------------ */
 
 static struct pod_view *random_pod(struct sim *s)
 {
@@ -363,7 +363,7 @@ static void pass_time(struct sim *s)
     s->incidents += 1; /* a time limit may strike */
 }
 
-/* ---- rest -------------------------------------------------------------------------------------------------------------- */
+/* ---- rest -------------------------------------------------------------------------------------------------------- */
 
 static bool at_rest(const struct sim *s)
 {

@@ -17,7 +17,7 @@ static struct restart_decision decide(const struct training_job *job, const stru
 #define LOST(why) { .role = ROLE_WORKER, .index = 1, .reason = (why) }
 enum { FAIL = VERDICT_FAIL_JOB, GROUP = VERDICT_RESTART_GROUP, ALONE = VERDICT_RESTART_ALONE, IGNORE = VERDICT_IGNORE };
 
-/* ---- classes --------------------------------------------------------------------------------------------------------- */
+/* ---- classes ----------------------------------------------------------------------------------------------------- */
 
 static const char *const TYPE[] = { "DisruptionTarget" }, *const TRUE_[] = { "True" }, *const FALSE_[] = { "False" };
 
@@ -50,7 +50,7 @@ Test(restart, classes_follow_from_reason_condition_and_code)
                   failure_class_name(restart_classify(&CLASSES[i].event)));
 }
 
-/* ---- ExitCode -------------------------------------------------------------------------------------------------------- */
+/* ---- ExitCode ---------------------------------------------------------------------------------------------------- */
 
 Test(restart, exit_code_semantics_are_exact_at_every_code)
 {
@@ -70,7 +70,7 @@ Test(restart, exit_code_semantics_are_exact_at_every_code)
     }
 }
 
-/* ---- policies -------------------------------------------------------------------------------------------------------- */
+/* ---- policies ---------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; enum restart_policy policy; struct failure_event event; int verdict; bool counted; const char *reason; } POLICIES[] = {
     { "Always restarts after an error", RESTART_ALWAYS, EXIT(1), GROUP, true, "WorkerRestarting" },
@@ -140,7 +140,7 @@ Test(restart, only_the_ring_restarts_as_one)
     }
 }
 
-/* ---- rules ----------------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 Test(restart, the_first_rule_that_matches_wins)
 {
@@ -259,7 +259,7 @@ Test(restart, free_rules_ignore_max_restarts_but_infrastructure_does_not)
     cr_expect_str_eq(d.reason, "MaxDisruptionsExceeded");
 }
 
-/* ---- budgets --------------------------------------------------------------------------------------------------------- */
+/* ---- budgets ----------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; int32_t limit, used; bool goes_on; } LIMITS[] = {
     { "0 allows no restart", 0, 0, false },   { "the last of 6", 6, 5, true },
@@ -307,7 +307,7 @@ Test(restart, a_fault_a_day_does_not_end_a_long_job_but_a_crash_loop_does)
     cr_expect_str_eq(d.reason, "BackoffLimitExceeded");
 }
 
-/* ---- back-off -------------------------------------------------------------------------------------------------------- */
+/* ---- back-off ---------------------------------------------------------------------------------------------------- */
 
 Test(restart, delays_double_from_the_second_restart_of_a_streak_up_to_the_most)
 {
@@ -346,7 +346,7 @@ Test(restart, jitter_differs_between_jobs)
     cr_expect(different >= 18, "%d of 20", different);
 }
 
-/* ---- dynamic workers ------------------------------------------------------------------------------------------------- */
+/* ---- dynamic workers --------------------------------------------------------------------------------------------- */
 
 Test(restart, a_dynamic_worker_may_fail_for_good_unless_the_end_hangs_on_it)
 {
@@ -362,7 +362,7 @@ Test(restart, a_dynamic_worker_may_fail_for_good_unless_the_end_hangs_on_it)
     cr_expect(decide(job, &none, &one).verdict == VERDICT_FAIL_JOB);
 }
 
-/* ---- words ----------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; enum restart_policy policy; struct failure_event event; const char *message; } MESSAGES[] = {
     { "command not found", RESTART_EXIT_CODE, EXIT(127),
@@ -397,7 +397,7 @@ Test(restart, a_spent_budget_is_named_with_its_field)
                                                      "spec.runPolicy.backoffLimit is 6");
 }
 
-/* ---- policy over the environment ------------------------------------------------------------------------------------- */
+/* ---- policy over the environment --------------------------------------------------------------------------------- */
 
 static struct training_job *rich_job(void)
 {
