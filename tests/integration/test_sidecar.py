@@ -97,7 +97,7 @@ def test_a_killed_process_makes_all_start_again(make_group, wait_for, victim):
 def test_a_permanent_code_ends_the_job_with_exactly_that_code(make_group, wait_for):
     group = make_group(three(worker_0=["sh", "-c", "sleep 0.3; exit 42"]), restart_policy="ExitCode").start()
     assert group.launchers["worker-0"].wait(10) == 42
-    report = wait_for(lambda: group.control.last["gave_up"] and group.control.last, what="the job given up")
+    report = wait_for(lambda: group.control.last.get("gave_up") and group.control.last, what="the job given up")
     assert report["give_up_reason"] == "PermanentExitCode"
     assert "worker-0" in report["give_up_message"]
     wait_for(lambda: group.state("chief-0")["state"] == "Waiting", what="the others stopped")
@@ -115,7 +115,7 @@ def test_a_retryable_code_is_retried(make_group, wait_for):
 def test_a_command_that_is_not_there_ends_the_job_and_is_named(make_group, wait_for):
     group = make_group(three(worker_1=["/no/such/train.py"]), restart_policy="ExitCode").start()
     assert group.launchers["worker-1"].wait(10) == 127
-    report = wait_for(lambda: group.control.last["gave_up"] and group.control.last, what="the job given up")
+    report = wait_for(lambda: group.control.last.get("gave_up") and group.control.last, what="the job given up")
     assert report["give_up_reason"]
 
 
@@ -150,7 +150,7 @@ def test_the_first_to_fail_is_the_cause(make_group, wait_for):
 def test_the_budget_ends_a_crash_loop(make_group, wait_for):
     group = make_group(three(worker_0=["sh", "-c", "exit 1"]), policy={"backoffLimit": 2, "backoffBaseSeconds": 0}).start()
     assert group.launchers["worker-0"].wait(20) == 1
-    report = wait_for(lambda: group.control.last["gave_up"] and group.control.last, what="the job given up")
+    report = wait_for(lambda: group.control.last.get("gave_up") and group.control.last, what="the job given up")
     assert report["give_up_reason"] == "BackoffLimitExceeded"
     assert report["counters"]["restarts_counted"] == 2
     assert len(starts(group, "chief-0")) == 3
