@@ -8,17 +8,31 @@
  * address sanitizer then sees the first byte that a parser reads past the end. Prints "FILE ok" for each.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MUTATED_BYTES 1024
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void run_copy(const uint8_t *data, size_t size, size_t flipped /* index, or size for none */)
+static char now_running[512]; /* which input it is, for a target that aborts */
+
+static void say_which(int signal_number)
 {
+    ssize_t n = write(STDERR_FILENO, now_running, strlen(now_running));
+    (void)n;
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void run_copy(const char *path, const uint8_t *data, size_t size, size_t flipped /* index, or size for none */)
+{
+    int len = snprintf(now_running, sizeof now_running, "the target ended on %s, its first %zu bytes", path, size);
+    snprintf(now_running + len, sizeof now_running - (size_t)len, flipped < size ? ", byte %zu inverted\n" : "\n", flipped);
     uint8_t *copy = malloc(size ? size : 1);
     if (!copy)
         abort();
@@ -49,11 +63,11 @@ static int run_file(const char *path)
         abort();
 
     size_t mutated = size < MUTATED_BYTES ? size : MUTATED_BYTES;
-    run_copy(data, size, size);
+    run_copy(path, data, size, size);
     for (size_t cut = 0; cut < mutated; cut++)
-        run_copy(data, cut, cut);
+        run_copy(path, data, cut, cut);
     for (size_t at = 0; at < mutated; at++)
-        run_copy(data, size, at);
+        run_copy(path, data, size, at);
     free(data);
     printf("%s ok\n", path);
     return 0;
@@ -62,6 +76,8 @@ static int run_file(const char *path)
 int main(int argc, char **argv)
 {
     int failed = argc < 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGABRT, say_which);
     for (int i = 1; i < argc; i++)
         failed |= run_file(argv[i]);
     return failed;
