@@ -109,7 +109,7 @@ lint: $(TEST_DEPS) $(TOP)/.deps-lint ## clang-tidy, ruff, shellcheck, mandoc, la
 	$(PYTHON) tools/check_layers.py
 	$(PYTHON) tools/check_source.py
 	$(VENV)/bin/ruff check --quiet client/python tests tools examples cli bench
-	$(VENV)/bin/shellcheck $(LINT_SH)
+	$(VENV)/bin/shellcheck -S warning $(LINT_SH)
 	$(if $(MAN1),mandoc -T lint -W warning $(MAN1))
 	@echo 'lint: clean'
 
