@@ -89,10 +89,13 @@ static void on_exited(struct trainer *t, const struct local_exited *x, int64_t n
         return; /* told again about a process that is history here */
     forget_exit(t);
     set_status(v, x->wait_status);
-    v->oom = x->oom_killed != 0;
+    /* On one machine several trainers may share a memory cgroup: the counter alone does not say whom it struck. */
+    v->oom = x->oom_killed != 0 && v->code == 128 + SIGKILL;
     v->not_started = x->not_started != 0;
     v->stopped = x->stopped != 0;
     (void)snprintf(v->reason, sizeof v->reason, "%.*s", (int)strnlen(x->reason, sizeof x->reason), x->reason);
+    if (x->oom_killed && !v->oom && v->code != 0 && v->reason[0] == '\0')
+        (void)snprintf(v->reason, sizeof v->reason, "exited with code %d; while it ran the out-of-memory killer struck in its memory cgroup", v->code);
     v->pid = 0;
     v->state = v->stopped ? PROCESS_WAITING : v->code == 0 ? PROCESS_DONE : PROCESS_FAILED;
     t->ended_at_ms = now_ms;

@@ -104,6 +104,7 @@ Test(trainer, an_exit_is_told_exactly)
         { "code 255", EXIT(255), false, false, PROCESS_FAILED, 255, 0 },
         { "killed", SIGKILL, false, false, PROCESS_FAILED, 137, SIGKILL },
         { "out of memory", SIGKILL, false, true, PROCESS_FAILED, 137, SIGKILL },
+        { "out of memory below a shell", EXIT(137), false, true, PROCESS_FAILED, 137, 0 },
         { "core dumped", SIGSEGV | 0x80, false, false, PROCESS_FAILED, 139, SIGSEGV },
         { "stopped", SIGTERM, true, false, PROCESS_WAITING, 143, SIGTERM },
         { "stopped as it ended well", EXIT(0), true, false, PROCESS_WAITING, 0, 0 },
@@ -122,6 +123,15 @@ Test(trainer, an_exit_is_told_exactly)
         out = exited(&t, FENCE_1, rows[i].status, rows[i].stopped, rows[i].oom);
         cr_expect(!out.changed && !out.ended, "case %s: told twice, heard once", rows[i].name);
     }
+}
+
+Test(trainer, another_process_that_was_out_of_memory_is_told_as_a_hint)
+{
+    struct trainer t = in_state(PROCESS_RUNNING);
+
+    (void)exited(&t, FENCE_1, EXIT(1), false, true);
+    cr_expect_not(t.view.oom);
+    cr_expect(strstr(t.view.reason, "out-of-memory killer") != NULL, "%s", t.view.reason);
 }
 
 Test(trainer, who_ends_after_its_ring_was_lost_is_marked)
