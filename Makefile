@@ -44,6 +44,7 @@ ALL_CFLAGS := -std=gnu17 $(OPT) $(WARN) -fno-common -fvisibility=hidden -fPIE -p
 LDFLAGS ?=
 ALL_LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT)) -pthread -pie -Wl,--gc-sections $(LDFLAGS)
 LIBS := -lcjson -lyaml -lcrypto -lm
+LIBS_kube := -lcurl
 
 .PHONY: all
 all: programs client ## build the programs and the client library (the default)
@@ -57,10 +58,11 @@ help: ## list the verbs
 SRC_base := $(wildcard lib/base/*.c)
 SRC_wire := $(wildcard lib/wire/*.c)
 SRC_job := $(wildcard lib/job/*.c)
+SRC_kube := $(wildcard lib/kube/*.c)
 SRC_sidecar := $(filter-out sidecar/main.c,$(wildcard sidecar/*.c sidecar/ring/*.c sidecar/checkpoint/*.c sidecar/supervise/*.c))
 SRC_launch := $(filter-out sidecar/launch/main.c,$(wildcard sidecar/launch/*.c))
 SRC_cli := $(filter-out cli/main.c,$(wildcard cli/*.c))
-ROOMS := base wire job sidecar launch cli
+ROOMS := base wire kube job sidecar launch cli
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(call obj,$(SRC_$(r)))))
@@ -151,7 +153,7 @@ $(TOP)/client/python/.stamp: $(PY_FILES)
 
 # ---- what has to be installed -----------------------------------------------------------------------------------------
 # The stamps say "looked and found"; a stamp whose packages went away again is mended by `make deps`, which always looks.
-APT := build-essential libc6-dev pkg-config libcjson-dev libyaml-dev libssl-dev ca-certificates procps python3 python3-venv
+APT := build-essential libc6-dev pkg-config libcjson-dev libyaml-dev libssl-dev libcurl4-openssl-dev ca-certificates procps python3 python3-venv
 APT_TEST := libcriterion-dev clang clang-tidy libclang-rt-14-dev valgrind strace gdb mandoc chromium
 .PHONY: deps
 deps: ## install all that building, running and testing need (asks for root only when a package is missing)

@@ -12,6 +12,7 @@ import sys
 ROOMS = [
     ("lib/base/", "base", set()),
     ("lib/wire/", "wire", {"base"}),
+    ("lib/kube/", "kube", {"base"}),
     ("lib/job/", "job", {"base", "wire"}),
     ("sidecar/launch/", "launch", {"base", "wire"}),
     ("sidecar/ring/", "ring", {"base", "wire"}),
@@ -28,6 +29,7 @@ FOREIGN = {
     "yaml.h": {"lib/base/yaml.c"},
     "cjson/": {"lib/base/"},
     "openssl/": {"lib/base/crypto.c"},
+    "curl/": {"lib/kube/client.c"},
     "tensorflow/": {"client/tensorflow/"},
 }
 
