@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -255,14 +256,13 @@ int ipc_send(struct ipc *c, uint16_t type, const void *bytes, size_t len, const 
     return 0;
 }
 
-static void on_io(void *ctx, int fd, unsigned events)
+/* False when the connection is over and c is no more. */
+static bool handle(struct ipc *c, unsigned events)
 {
-    struct ipc *c = ctx;
     struct error e = ERROR_INIT;
     bool end = false;
     int result = 0;
 
-    (void)fd;
     c->in_handler = true;
     if (events & LOOP_WRITE)
         result = flush(c, &e);
@@ -281,8 +281,24 @@ static void on_io(void *ctx, int fd, unsigned events)
         closed(c, &e);
     }
     c->in_handler = false;
-    if (c->freed)
-        destroy(c);
+    if (!c->freed)
+        return true;
+    destroy(c);
+    return false;
+}
+
+static void on_io(void *ctx, int fd, unsigned events)
+{
+    (void)fd;
+    (void)handle(ctx, events);
+}
+
+void ipc_drain(struct ipc *c)
+{
+    struct pollfd ready = { .fd = c->fd, .events = POLLIN };
+
+    while (poll(&ready, 1, 0) > 0 && handle(c, LOOP_READ))
+        continue;
 }
 
 int ipc_new(struct loop *l, int fd, ipc_fn *fn, void *ctx, struct ipc **ret, struct error *e)

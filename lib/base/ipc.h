@@ -39,6 +39,9 @@ MUST_CHECK int ipc_send(struct ipc *c, uint16_t type, const void *bytes, size_t 
                         struct error *e);
 pid_t ipc_peer_pid(const struct ipc *c); /* SO_PEERCRED */
 bool ipc_flushed(const struct ipc *c);   /* nothing waits to be sent */
+/* Handles what has arrived already, as the loop would do later: for a caller that has learnt by another way that the other end
+ * is gone. The connection may end in it (its handler is told). Not from inside the connection's own handler. */
+void ipc_drain(struct ipc *c);
 void ipc_free(struct ipc *c);            /* closes; NULL is fine; may be called from the handler */
 
 MUST_CHECK int ipc_listen(const char *path, int *ret_fd, struct error *e);  /* mode 0600; replaces a dead socket file */

@@ -272,6 +272,17 @@ static size_t least_size(enum guest_kind kind, uint16_t type)
     return SIZE_MAX;
 }
 
+/* What the processes said before they ended is on other sockets: it counts before their end does, or a last report and a
+ * staged checkpoint would be lost to the order of two descriptors. */
+static void hear_clients(struct attach *a)
+{
+    for (struct guest *g = a->guests, *next; g != NULL; g = next) {
+        next = g->next; /* only g itself can go away in it */
+        if (g->kind == GUEST_CLIENT)
+            ipc_drain(g->ipc);
+    }
+}
+
 static void launcher_message(struct guest *g, const struct ipc_message *m)
 {
     struct local_started started;
@@ -282,6 +293,7 @@ static void launcher_message(struct guest *g, const struct ipc_message *m)
         memcpy(&started, m->bytes, sizeof started);
         event = (struct trainer_event){ .kind = TRAINER_STARTED, .started = &started };
     } else if (m->type == LOCAL_EXITED) {
+        hear_clients(g->attach);
         memcpy(&exited, m->bytes, sizeof exited);
         event = (struct trainer_event){ .kind = TRAINER_EXITED, .exited = &exited };
     }

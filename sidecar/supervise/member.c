@@ -49,10 +49,39 @@ struct member {
 
 /* ---- to the coordinator ---- */
 
+static void tell_progress(struct member *m, int64_t now)
+{
+    struct progress_view *v = &m->progress.view;
+    struct engine_stats stats = { .slowest_rank = -1 };
+
+    if (!m->joined)
+        return;
+    engine_stats_read(m->engine, &stats);
+    v->bytes_reduced = (int64_t)stats.bytes_reduced;
+    v->operations = (int64_t)stats.operations;
+    v->busbw_gbps = stats.busbw_gbps;
+    v->wait_ms = stats.wait_ms;
+    v->saved = checkpoint_idle(m->checkpoint);
+    if (memcmp(v, &m->told, sizeof *v) == 0)
+        return;
+    m->told = *v;
+    m->told_ms = now;
+    channel_send(m->channel, PEER_PROGRESS, m->fence, progress_encode(v));
+}
+
+static void send_progress(struct member *m, int64_t now)
+{
+    if (now - m->told_ms >= PROGRESS_EVERY_MS)
+        tell_progress(m, now);
+}
+
+/* Progress first, held back or not: what a process reported last (its step, its final metrics) belongs to it, not to the next. */
 static void send_view(struct member *m)
 {
-    struct trainer_view view = trainer_view_at(&m->trainer, clock_mono_ms());
+    int64_t now = clock_mono_ms();
+    struct trainer_view view = trainer_view_at(&m->trainer, now);
 
+    tell_progress(m, now);
     if (m->joined)
         channel_send(m->channel, PEER_TRAINER, m->fence, trainer_encode(&view));
 }
@@ -73,26 +102,6 @@ static void try_join(struct member *m)
     join_release(&j);
     m->joined = true;
     m->told = (struct progress_view){ .step = -2 }; /* differs from everything: sent at the next tick */
-}
-
-static void send_progress(struct member *m, int64_t now)
-{
-    struct progress_view *v = &m->progress.view;
-    struct engine_stats stats = { .slowest_rank = -1 };
-
-    if (!m->joined || now - m->told_ms < PROGRESS_EVERY_MS)
-        return;
-    engine_stats_read(m->engine, &stats);
-    v->bytes_reduced = (int64_t)stats.bytes_reduced;
-    v->operations = (int64_t)stats.operations;
-    v->busbw_gbps = stats.busbw_gbps;
-    v->wait_ms = stats.wait_ms;
-    v->saved = checkpoint_idle(m->checkpoint);
-    if (memcmp(v, &m->told, sizeof *v) == 0)
-        return;
-    m->told = *v;
-    m->told_ms = now;
-    channel_send(m->channel, PEER_PROGRESS, m->fence, progress_encode(v));
 }
 
 static void send_ring(struct member *m, const struct ring_view *r)

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -486,6 +487,20 @@ def test_environment_of_a_process(ringmaster, write_job, job_dir):
     assert result.returncode == 0, result.stderr
     outside, _own, left_over, first, last = log_of(job_dir, "worker-0").strip().split("|")
     assert outside == "yes" and left_over == "" and first.endswith("python") and last == "/mine"
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_the_last_report_of_a_process_counts(ringmaster, write_job, job_dir, attempt):
+    """Final metrics are told right before a process ends, when nothing is sent any more because it would be too often."""
+    script = ("import ringmaster as rm; rm.init()\n"
+              "for step in range(1, 30): rm.report(step=step, total_steps=29)\n"
+              "rm.report(metrics={'accuracy': 0.5, 'weights_hash': 'same'})")
+    job = write_job({"Worker": (3, [sys.executable, "-c", script])})
+    result = ringmaster("run", "-f", job, "--job-dir", job_dir)
+    assert result.returncode == 0, result.stderr
+    report = report_of(job_dir)
+    assert report["weights_equal"] is True and report["accuracy"] == 0.5
+    assert [m["step"] for m in report["members"]] == [29, 29, 29]
 
 
 # ---- horovodrun's form -----------------------------------------------------------------------------------------------------------

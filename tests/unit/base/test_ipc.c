@@ -173,3 +173,22 @@ Test(ipc, a_listener_replaces_a_dead_socket_and_refuses_a_live_one)
     (void)unlink(path);
     (void)rmdir(dir);
 }
+
+Test(ipc, what_has_arrived_can_be_heard_at_once_to_the_end)
+{
+    struct loop *l = new_loop();
+    struct heard h = { .stop_after = 0 };
+    int other;
+
+    pair(l, &h, &other);
+    ipc_drain(h.c);
+    cr_expect_eq(h.messages, 0);
+    cr_expect_not(h.closed);
+    cr_assert_eq(write(other, "\0\0\0\0\7\0\0\0\0\0\0\0\10\0\0\0", 16), 16);
+    (void)close(other);
+    ipc_drain(h.c);
+    cr_expect_eq(h.messages, 2);
+    cr_expect_eq(h.types[1], 8);
+    cr_expect(h.closed);
+    loop_free(l);
+}
