@@ -123,7 +123,7 @@ static void start_process(struct member *m, uint64_t fence)
     buf_add_bytes(&b, &nul, 1);
     buf_addf(&b, "RINGMASTER_RESUME_STEP=%lld", m->restore.found ? (long long)m->restore.step : -1LL);
     buf_add_bytes(&b, &nul, 1);
-    progress_reset(&m->progress);
+    progress_reset(&m->progress, m->restore.found ? m->restore.step : -1);
     attach_start(m->attach, fence, b.text, b.len);
 }
 
@@ -549,7 +549,7 @@ int member_new(struct loop *l, const struct member_options *options, struct memb
 
     *m = (struct member){ .loop = l, .options = *options, .trainer = TRAINER_INIT, .restore = { .step = -1 },
                           .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->name } };
-    progress_reset(&m->progress);
+    progress_reset(&m->progress, -1);
     m->tick = loop_timer_new(l, tick, m);
     m->redial = loop_timer_new(l, redial, m);
     if (make_parts(m, e) != 0) {

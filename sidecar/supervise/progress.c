@@ -9,9 +9,10 @@
 
 #define STEP_MAX ((int64_t)1 << 53) /* a JSON number is exact up to here */
 
-void progress_reset(struct progress *p)
+void progress_reset(struct progress *p, int64_t resume_step)
 {
-    *p = (struct progress){ .view = { .saved = true, .step = -1, .total_steps = -1 }, .at_ms = -1, .at_step = -1 };
+    *p = (struct progress){ .view = { .saved = true, .step = -1, .total_steps = -1 }, .at_ms = -1, .at_step = -1,
+                            .resume_step = resume_step > 0 ? resume_step : 0 };
 }
 
 static int ascending(const void *a, const void *b)
@@ -114,7 +115,7 @@ int progress_merge(struct progress *p, const char *text, size_t len, int64_t mon
         p->view.step = (int64_t)step;
         p->at_step = (int64_t)step;
         p->at_ms = mono_ms;
-        if (p->view.first_step_ms == 0)
+        if (p->view.first_step_ms == 0 && (int64_t)step > p->resume_step)
             p->view.first_step_ms = wall_ms;
     }
     return 0;

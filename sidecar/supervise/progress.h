@@ -14,9 +14,12 @@ struct progress {
     double step_ms[PROGRESS_STEPS]; /* newest at (count - 1) mod PROGRESS_STEPS */
     size_t count;
     int64_t at_ms, at_step;         /* of the report before, for clients that do not measure; -1 = none */
+    int64_t resume_step;            /* 0: from scratch */
 };
 
-void progress_reset(struct progress *p); /* a new process begins */
+/* A new process begins. Its first step is the first beyond resume_step (-1: from scratch): that it has read the checkpoint and
+ * says so is no training yet. */
+void progress_reset(struct progress *p, int64_t resume_step);
 
 /* LOCAL_REPORT's JSON: {"step":n,"total_steps":n,"loss":x,"step_ms":x,"metrics":{...}}, any subset; metrics are merged by key.
  * What cannot be right is refused as a whole and changes nothing. */

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct form form;
     static struct progress progress;
 
-    progress_reset(&progress);
+    progress_reset(&progress, -1);
     (void)!progress_merge(&progress, (const char *)data, size, 1, 1, &e);
     if (json_parse((const char *)data, size, &o, &e) != 0)
         return 0;

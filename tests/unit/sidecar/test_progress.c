@@ -15,7 +15,7 @@ Test(progress, reports_are_merged)
     struct progress p;
     struct error e = ERROR_INIT;
 
-    progress_reset(&p);
+    progress_reset(&p, -1);
     cr_expect_eq(p.view.step, -1);
     cr_assert_eq(merge(&p, "{\"step\":3,\"total_steps\":100}", 10, &e), 0, "%s", e.text);
     cr_assert_eq(merge(&p, "{\"loss\":0.5,\"metrics\":{\"accuracy\":0.25,\"lr\":1}}", 20, &e), 0, "%s", e.text);
@@ -47,14 +47,14 @@ Test(progress, step_times_are_a_median)
     for (size_t i = 0; i < COUNT(rows); i++)
         cr_expect_float_eq(progress_median(rows[i].values, rows[i].count), rows[i].median, 1e-12, "case %s", rows[i].name);
 
-    progress_reset(&p);
+    progress_reset(&p, -1);
     for (int i = 0; i < 100; i++) { /* the first 68 are forgotten */
         (void)snprintf(text, sizeof text, "{\"step_ms\":%d}", i < 68 ? 1000 : 10);
         cr_assert_eq(merge(&p, text, i, &e), 0);
     }
     cr_expect_float_eq(p.view.step_ms, 10, 1e-12);
 
-    progress_reset(&p); /* a client that does not measure */
+    progress_reset(&p, -1); /* a client that does not measure */
     (void)merge(&p, "{\"step\":10}", 1000, &e);
     (void)merge(&p, "{\"step\":12}", 1050, &e);
     cr_expect_float_eq(p.view.step_ms, 25, 1e-12);
@@ -77,7 +77,7 @@ Test(progress, what_cannot_be_right_is_refused_and_changes_nothing)
 
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct error e = ERROR_INIT;
-        progress_reset(&p);
+        progress_reset(&p, -1);
         cr_assert_eq(merge(&p, "{\"step\":5,\"metrics\":{\"a\":1}}", 10, &e), 0);
         struct progress before = p;
         cr_expect_eq(merge(&p, rows[i].text, 20, &e), -1, "case %s", rows[i].name);
@@ -93,7 +93,7 @@ Test(progress, metrics_have_a_ceiling)
     struct error e = ERROR_INIT;
     char text[2048];
 
-    progress_reset(&p);
+    progress_reset(&p, -1);
     (void)snprintf(text, sizeof text, "{\"metrics\":{\"long\":\"%01200d\"}}", 0);
     cr_expect_eq(merge(&p, text, 1, &e), -1);
     cr_expect_eq(e.kind, ERROR_LIMIT);
@@ -102,4 +102,21 @@ Test(progress, metrics_have_a_ceiling)
     memset(big, ' ', PROGRESS_REPORT_MAX + 1);
     cr_expect_eq(merge(&p, big, 1, &e), -1);
     cr_expect_eq(e.kind, ERROR_LIMIT);
+}
+
+Test(progress, the_first_step_is_the_first_beyond_the_checkpoint)
+{
+    struct progress p;
+    struct error e = ERROR_INIT;
+
+    progress_reset(&p, 60);
+    cr_assert_eq(merge(&p, "{\"step\":60}", 10, &e), 0);
+    cr_expect_eq(p.view.first_step_ms, 0, "the checkpoint was read, nothing was trained");
+    cr_expect_eq(p.view.step, 60);
+    cr_assert_eq(merge(&p, "{\"step\":61}", 30, &e), 0);
+    cr_expect_eq(p.view.first_step_ms, 1700000000030);
+
+    progress_reset(&p, -1);
+    cr_assert_eq(merge(&p, "{\"step\":0}", 10, &e), 0);
+    cr_expect_eq(p.view.first_step_ms, 0);
 }
