@@ -7,6 +7,7 @@ global step has come to --steps. A server joins for ever; it is ended when the j
 
 import argparse
 import os
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -48,17 +49,34 @@ def main():
         train = tf.train.AdamOptimizer(2e-3).minimize(loss, global_step=global_step)
         accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32))
 
+    # How far each worker is: 1 has joined, 2 has finished. A worker that is started again just says so again.
+    workers = len(args.worker_hosts.split(","))
+    with tf.device("/job:ps/task:0"):
+        states = tf.get_variable("states", [workers], tf.int32, initializer=tf.zeros_initializer(), trainable=False)
+    state = tf.placeholder(tf.int32, [])
+    say = tf.scatter_update(states, args.task_index, state)
+
+    manager = tf.train.SessionManager(ready_op=tf.report_uninitialized_variables(), recovery_wait_secs=1)
+    if args.task_index == 0:
+        session = manager.prepare_session(server.target, init_op=tf.global_variables_initializer())
+    else:
+        session = manager.wait_for_session(server.target, max_wait_secs=120)
+
+    def wait_for_all(least):
+        session.run(say, {state: least})
+        while session.run(states).min() < least:
+            time.sleep(0.1)
+
+    wait_for_all(1)
     random = np.random.default_rng(args.task_index)
-    hooks = [tf.train.StopAtStepHook(last_step=args.steps)]
-    done, value, score = 0, float("nan"), float("nan")
-    with tf.train.MonitoredTrainingSession(master=server.target, is_chief=args.task_index == 0, hooks=hooks) as session:
-        while not session.should_stop():
-            batch = random.integers(0, cut, args.batch)
-            _, value = session.run([train, loss], {images: x[batch], labels: y[batch]})
-            done += 1
-            if done % 50 == 0 and not session.should_stop():
-                score = session.run(accuracy, {images: x[cut:], labels: y[cut:]})
+    done, value, step = 0, float("nan"), 0
+    while step < args.steps:
+        batch = random.integers(0, cut, args.batch)
+        _, value, step = session.run([train, loss, global_step], {images: x[batch], labels: y[batch]})
+        done += 1
+    score = session.run(accuracy, {images: x[cut:], labels: y[cut:]})
     print(f"worker {args.task_index}: {done} steps of mine, loss {value:.4f}, test accuracy {score:.4f}", flush=True)
+    wait_for_all(2)  # the job is done when worker 0 is: it lets the others finish
 
 
 if __name__ == "__main__":

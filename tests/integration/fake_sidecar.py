@@ -110,7 +110,10 @@ class Client:
     def send(self, kind, payload=b"", fds=()):
         message = struct.pack("<IHH", len(payload), kind, len(fds)) + payload
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.connection.sendmsg([message], ancillary)
+        try:
+            self.connection.sendmsg([message], ancillary)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has left; the end of its messages says so
 
     def messages(self):
         """What arrived; raises EOFError when the client has closed."""

@@ -72,7 +72,8 @@ def test_operations_in_eager_mode_and_in_graphs(make_job, results):
             shown.update(eager=eager.numpy().tolist(), half=half.numpy().tolist(), odd=odd.numpy().tolist(), flags=flags.numpy().tolist(),
                          light=light.numpy().tolist(), light_dtype=light.dtype.name,
                          slices=tf.convert_to_tensor(slices).numpy().tolist())
-            variables = [tf.Variable([1.0 * rank, 2.0]), tf.Variable([[5]], dtype=tf.int64), tf.Variable(rank == 1), tf.Variable([3.0]), tf.Variable(rank, dtype=tf.uint32)]
+            variables = [tf.Variable([1.0 * rank, 2.0]), tf.Variable([[5]], dtype=tf.int64), tf.Variable(rank == 1),
+                         tf.Variable([3.0]), tf.Variable(rank, dtype=tf.uint32)]
             rm.broadcast_variables(variables, root_rank=1)
             shown["variables"] = [v.numpy().tolist() for v in variables]
 

@@ -44,6 +44,7 @@ RM_API const char *rm_version(void);
 RM_API const char *rm_error_text(void);
 
 RM_API int rm_init(const char *framework /* "tensorflow 2.21.0", for reports; may be NULL */); /* idempotent */
+/* Sends the last report; ends what is in flight with RM_PEER_LOST. Memory of rm_alloc and rm_result is gone. rm_init may follow. */
 RM_API int rm_shutdown(void);
 RM_API int rm_is_initialized(void);
 RM_API int rm_rank(void);       /* 0..size-1; RM_NOT_INITIALIZED before rm_init */
@@ -89,14 +90,19 @@ RM_API void rm_progress(void); /* one training step went by */
 
 /* Checkpoints: see docs/checkpoints.md. A slot holds one complete safetensors image of this rank's share of the state. In a
  * world without a sidecar begin gives scratch memory, stage drops it, and there is nothing to restore. */
-RM_API int64_t rm_resume_step(void);                                     /* -1: start from scratch */
-RM_API int rm_checkpoint_begin(int64_t step, uint64_t image_bytes, void **ret_image); /* RM_TIMEOUT: both slots are busy, skip this save */
-RM_API int rm_checkpoint_stage(int64_t step, uint64_t image_bytes);      /* the image is complete; persist and commit go on without us.
-                                                                         * An image that the sidecar does not take fails the next begin or wait. */
-/* 1, once: the job asks for a checkpoint soon (a command, or a pod that is to end). Ranks hear of it at different steps: agree on one. */
+RM_API int64_t rm_resume_step(void); /* -1: start from scratch */
+/* Memory for an image of up to image_bytes. RM_TIMEOUT: both slots are busy, skip this save. */
+RM_API int rm_checkpoint_begin(int64_t step, uint64_t image_bytes, void **ret_image);
+/* The image is complete; persist and commit go on without us. One that the sidecar does not take fails the next begin or wait. */
+RM_API int rm_checkpoint_stage(int64_t step, uint64_t image_bytes);
+/* 1, once: the job asks for a checkpoint soon (a command, or a pod that is to end). Ranks hear of it at different steps: they
+ * must agree on one before they save. */
 RM_API int rm_checkpoint_wanted(void);
-RM_API int rm_checkpoint_wait(int64_t timeout_ms, int64_t *ret_committed_step); /* until nothing staged is uncommitted */
-RM_API int rm_checkpoint_restore(const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world); /* RM_NOT_FOUND; map stays until rm_checkpoint_restore_done */
+/* Until nothing staged is uncommitted. *ret_committed_step is -1 when nothing ever was. */
+RM_API int rm_checkpoint_wait(int64_t timeout_ms, int64_t *ret_committed_step);
+/* This rank's image of the step to resume from, read-only until rm_checkpoint_restore_done. RM_NOT_FOUND: none. *ret_world is the
+ * number of ranks that saved it. */
+RM_API int rm_checkpoint_restore(const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world);
 RM_API void rm_checkpoint_restore_done(void);
 
 #ifdef __cplusplus

@@ -188,14 +188,20 @@ def _array(value: Any) -> np.ndarray:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
 
 
+_abandoned: List[Any] = []  # buffers of requests that nobody waits for any more, but which are still in flight
+
+
 def _wait(handle: ctypes.c_uint64, keep: Any) -> None:
     """Waits in slices, so that Ctrl-C is heard. `keep` are the buffers, which must outlive the request."""
     lib = _core.library()
-    while True:
-        code = lib.rm_wait(handle, 200)
-        if code != _core.TIMEOUT or lib.rm_poll(handle) == 1:
-            break
-    del keep
+    try:
+        code = _core.TIMEOUT
+        while code == _core.TIMEOUT:
+            code = lib.rm_wait(handle, 200)
+    except BaseException:
+        _abandoned.append(keep)
+        lib.rm_release(handle)
+        raise
     _core.check(code)
 
 
