@@ -57,12 +57,13 @@ struct kube_lease_output {
     int64_t deadline_ms;            /* how long the request may take */
     int64_t wake_at_ms;             /* step with WAKE then; a reply may come before */
     bool acquired, lost;            /* happened in this step */
+    /* After KUBE_LEASE_RELEASE: WAIT with wake_at_ms 0 = it is given up, or was not ours; nothing more to do. */
 };
 
 void kube_lease_init(struct kube_lease *l, const struct kube_lease_options *options);
 void kube_lease_step(struct kube_lease *l, const struct kube_lease_input *in, int64_t now_ms, int64_t wall_ms,
                      struct kube_lease_output *ret);
-/* The fence: to be asked before every write of a leader. */
+/* The fence: to be asked before every write of a leader. False from KUBE_LEASE_RELEASE on. */
 bool kube_lease_is_held(const struct kube_lease *l, int64_t now_ms);
 int64_t kube_lease_held_until_ms(const struct kube_lease *l); /* 0 when it is not held */
 
