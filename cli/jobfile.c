@@ -2,12 +2,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/buf.h"
 #include "base/crypto.h"
-#include "base/fs.h"
 #include "base/mem.h"
+#include "job/manifest.h"
 
 void jobfile_release(struct jobfile *m)
 {
@@ -77,69 +75,12 @@ int jobfile_from_tree(const char *name, cJSON *tree, const char *uid, struct job
     return decode(name, own, NULL, uid, ret, ret_report, e);
 }
 
-/* Reads all of a descriptor up to YAML_MAX_BYTES. */
-static int read_stdin(struct buf *text, struct error *e)
-{
-    char chunk[65536];
-    for (;;) {
-        ssize_t n = read(STDIN_FILENO, chunk, sizeof chunk);
-        if (n < 0)
-            return error_errno(e, "read standard input");
-        if (n == 0)
-            return 0;
-        buf_add_bytes(text, chunk, (size_t)n);
-        if (!buf_ok(text))
-            return error_set(e, ERROR_LIMIT, "standard input is over %u bytes, too much for a manifest", YAML_MAX_BYTES);
-    }
-}
-
-static int read_text(const char *path, struct buf *text, struct error *e)
-{
-    if (strcmp(path, "-") == 0)
-        return read_stdin(text, e);
-    auto_free char *bytes = NULL;
-    size_t len;
-    if (fs_read(path, YAML_MAX_BYTES, &bytes, &len, e) < 0)
-        return -1;
-    buf_add_bytes(text, bytes, len);
-    return 0;
-}
-
-static int pick_job(const struct yaml_doc *doc, const cJSON **ret_tree, struct error *e)
-{
-    const cJSON *found = NULL;
-    const char *other = NULL;
-    for (size_t i = 0; i < yaml_count(doc); i++) {
-        const cJSON *tree = yaml_tree(doc, i);
-        const char *kind = json_text(tree, "kind", NULL);
-        if (kind && strcmp(kind, JOB_KIND) != 0) {
-            other = kind;
-            continue;
-        }
-        if (!tree || cJSON_IsNull(tree))
-            continue;
-        if (found)
-            return error_set(e, ERROR_INVALID, "%s has more than one TrainingJob; give each a file of its own", yaml_name(doc));
-        found = tree;
-    }
-    if (!found && other)
-        return error_set(e, ERROR_INVALID, "%s has no TrainingJob; its kind is %.60s", yaml_name(doc), other);
-    if (!found)
-        return error_set(e, ERROR_INVALID, "%s is empty; expected a TrainingJob (apiVersion: %s)", yaml_name(doc), JOB_API_VERSION);
-    *ret_tree = found;
-    return 0;
-}
-
 int jobfile_read(const char *path, const char *uid, struct jobfile *ret, char **ret_report, struct error *e)
 {
-    const char *name = strcmp(path, "-") == 0 ? "<stdin>" : path;
-    auto_buf struct buf text = BUF_INIT(YAML_MAX_BYTES);
     auto_yaml struct yaml_doc *doc = NULL;
     const cJSON *tree = NULL;
     *ret_report = NULL;
-    if (read_text(path, &text, e) < 0)
+    if (manifest_open(path, &doc, &tree, e) < 0)
         return -1;
-    if (yaml_parse(name, buf_text(&text), text.len, &doc, e) < 0 || pick_job(doc, &tree, e) < 0)
-        return -1;
-    return decode(name, tree, doc, uid, ret, ret_report, e);
+    return decode(yaml_name(doc), tree, doc, uid, ret, ret_report, e);
 }

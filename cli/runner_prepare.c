@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "cli/container.h"
 #include "cli/runner_state.h"
+#include "job/decode.h"
 #include "job/pod.h"
 
 #define HISTORY_FILE_MAX (256u << 20)
@@ -39,9 +40,6 @@ static int check_replica(struct runner *r, const struct pods_options *pods, enum
     struct container_facts facts = { .pod = r->job->name, .namespace = r->job->namespace, .uid = r->job->uid, .address = "127.0.0.1" };
     struct container_process c;
     const char *main_container = job_main_container(r->job, role);
-    if (!pod_command_is_known(r->job, role))
-        return error_set(e, ERROR_INVALID, "spec.replicaSpecs.%s: container %.60s has no command: on one machine there is no image "
-                         "whose entry point could be run; add command: [python, train.py]", role_key(role), main_container);
     auto_json cJSON *pod = pods_build(pods, role, 0, r->status->attempt, r->status);
     if (container_read(pod, main_container, r->install.launcher, NULL, &facts, &c, e) < 0)
         return error_wrap(e, "spec.replicaSpecs.%s", role_key(role));
@@ -117,6 +115,8 @@ int runner_prepare(struct runner *r, struct error *e)
     if (r->job->spec.suspend)
         return error_set(e, ERROR_BUSY, "spec.suspend is true: the job waits until it is set to false");
     if (install_find(r->options.install_dir, &r->install, e) < 0 || status_open(r, e) < 0)
+        return -1;
+    if (job_check_local(r->job, e) < 0)
         return -1;
     apply_options(r);
     r->screen = screen_new(STDOUT_FILENO, &r->options.screen, name_width(r->job));

@@ -8,16 +8,13 @@
 #include "job/schema.h"
 
 /* Schema check, defaults, aliases (tfReplicaSpecs, runPolicy.suspend/managedBy), cross-field rules (the CRD's CEL), decode.
- * `manifest` is not changed. Absent: uid is "", namespace "default", other texts without a default in the CRD NULL. On success *ret_job is owned by the caller. On failure e says how many problems there are and
- * `problems` has them all. doc may be NULL. */
+ * `manifest` is not changed. Absent: uid is "", namespace "default", other texts without a default in the CRD NULL. On success
+ * *ret_job is owned by the caller. On failure e says how many problems there are and `problems` has them all. doc gives their
+ * places and may be NULL. */
 MUST_CHECK int job_decode(const cJSON *manifest, const struct yaml_doc *doc, struct problems *problems, struct training_job **ret_job, struct error *e);
 
 /* What a cluster can do without and a run on one machine cannot: each role's main container names its command. */
 MUST_CHECK int job_check_local(const struct training_job *job, struct error *e);
-
-/* Reads the one TrainingJob of a file ("-" is stdin). What is wrong is in e, as many lines as there are problems go to
- * *ret_report (owned; NULL when none). */
-MUST_CHECK int job_read(const char *path, struct training_job **ret_job, char **ret_report, struct error *e);
 
 cJSON *status_encode(const struct training_job *job, const struct job_status *status); /* the CRD's status; owned */
 MUST_CHECK int status_decode(const cJSON *status, struct job_status *ret_status, struct error *e); /* absent = fresh status */

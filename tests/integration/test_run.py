@@ -276,9 +276,9 @@ def test_ctrl_c_twice_kills_at_once(ringmaster_start, write_job, job_dir, wait_f
     [
         ("a: [1, 2\nb: 3\n", "bad.yaml:2:"),
         ("", "is empty; expected a TrainingJob"),
-        ("kind: Pod\napiVersion: v1\n", "has no TrainingJob; its kind is Pod"),
+        ("kind: Pod\napiVersion: v1\n", "kind: found \"Pod\", expected TrainingJob"),
         ("a: &a [*a]\n", "bad.yaml:1:"),
-        ("kind: TrainingJob\n---\nkind: TrainingJob\n", "more than one TrainingJob"),
+        ("kind: TrainingJob\n---\nkind: TrainingJob\n", "a second TrainingJob; give each a file of its own"),
     ],
 )
 def test_a_file_that_is_no_manifest(ringmaster, tmp_path, job_dir, text, expected):
@@ -331,7 +331,7 @@ def test_a_container_without_a_command(ringmaster, tmp_path, job_dir):
     (tmp_path / "bare.json").write_text(json.dumps(job))
     result = ringmaster("run", "-f", "bare.json", "--job-dir", job_dir)
     assert result.returncode == 2
-    assert "spec.replicaSpecs.Worker: container m has no command" in result.stderr
+    assert "spec.replicaSpecs.Worker.template.spec.containers[0].command: missing" in result.stderr
 
 
 def test_a_working_directory_that_is_not_there(ringmaster, write_job, tmp_path, job_dir):

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "job/decode.h"
+#include "job/manifest.h"
 
 static struct training_job *decode(const char *text)
 {
@@ -306,10 +307,23 @@ Test(decode, a_local_run_needs_a_command)
     cr_expect_eq(job_check_local(bad, &e), -1);
     cr_expect_eq(e.kind, ERROR_INVALID);
     cr_expect_str_eq(e.text, "spec.replicaSpecs.Worker.template.spec.containers[1].command: missing; a run on this machine has no image whose "
-                             "entrypoint it could start, so name the program here");
+                             "entrypoint it could start: add command: [python, train.py]");
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------------------------- */
+
+static int read_path(const char *path, struct training_job **ret_job, char **ret_report, struct error *e)
+{
+    auto_free struct problems *problems = xcalloc(1, sizeof *problems);
+    auto_yaml struct yaml_doc *doc = NULL;
+    const cJSON *tree = NULL;
+
+    if (manifest_open(path, &doc, &tree, e) < 0)
+        return -1;
+    int result = job_decode(tree, doc, problems, ret_job, e);
+    *ret_report = problems->count > 0 ? problems_format(problems, path) : NULL;
+    return result;
+}
 
 static int read_file(const char *text, struct training_job **ret_job, char **ret_report, struct error *e)
 {
@@ -318,7 +332,7 @@ static int read_file(const char *text, struct training_job **ret_job, char **ret
 
     cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
     close(fd);
-    int result = job_read(path, ret_job, ret_report, e);
+    int result = read_path(path, ret_job, ret_report, e);
     unlink(path);
     return result;
 }
@@ -349,7 +363,7 @@ Test(decode, the_one_job_of_a_file_is_read)
     auto_free char *report = NULL;
     cr_expect_eq(read_file("kind: Service\n---\n" HEAD "spec: {replicaSpecs: {Worker: {" TEMPLATE "}}}\n", &job, &report, &e), 0, "%s", e.text);
     cr_expect_null(report);
-    cr_expect_eq(job_read("/nonexistent/job.yaml", &job, &report, &e), -1);
+    cr_expect_eq(read_path("/nonexistent/job.yaml", &job, &report, &e), -1);
     cr_expect_eq(e.kind, ERROR_NOT_FOUND);
 }
 

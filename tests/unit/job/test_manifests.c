@@ -5,6 +5,9 @@
 #include <glob.h>
 
 #include "base/buf.h"
+#include "base/mem.h"
+#include "job/decode.h"
+#include "job/manifest.h"
 #include "job/pod.h"
 #include "job/tfconfig.h"
 #include "tests/unit/job/golden.h"
@@ -12,12 +15,14 @@
 
 static struct training_job *read_manifest(const char *path)
 {
+    auto_free struct problems *problems = xcalloc(1, sizeof *problems);
+    auto_yaml struct yaml_doc *doc = NULL;
+    const cJSON *tree = NULL;
     struct training_job *job = NULL;
     struct error e = ERROR_INIT;
-    char *report = NULL;
 
-    cr_assert(job_read(path, &job, &report, &e) == 0, "%s: %s\n%s", path, e.text, report != NULL ? report : "");
-    free(report);
+    cr_assert_eq(manifest_open(path, &doc, &tree, &e), 0, "%s: %s", path, e.text);
+    cr_assert_eq(job_decode(tree, doc, problems, &job, &e), 0, "%s: %s", path, e.text);
     return job;
 }
 
