@@ -153,7 +153,7 @@ def criterion(program, variant):
     stem = f"{variant}-{name.replace('/', '-')}"
     reports = LOGS / "sanitizer" / stem
     env = sanitizer_environment(variant, reports)
-    code, output = run([str(program), "-j1", "--full-stats"], LOGS / f"unit-{stem}.log", 300, env)
+    code, output = run([str(program), "-j1", "--full-stats"], LOGS / f"unit-{stem}.log", 600, env)
     case = Case(name)
     counts = SYNTHESIS.search(re.sub(r"\x1b\[[0-9;]*m", "", output))
     if counts:
@@ -180,7 +180,7 @@ def unit(settings, variant):
 def thread_program(program, variant):
     reports = LOGS / "sanitizer" / f"{variant}-thread-{program.name}"
     env = sanitizer_environment(variant, reports)
-    code, output = run([str(program)], LOGS / f"threads-{variant}-{program.name}.log", 300, env)
+    code, output = run([str(program)], LOGS / f"threads-{variant}-{program.name}.log", 600, env)
     findings = sanitizer_findings(reports)
     if code == 0 and not findings:
         return Case(program.name, passed=1)
