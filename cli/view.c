@@ -28,7 +28,7 @@ static const char *phase_of_process(enum process_state state, int32_t restarts)
 static const char *phase_of_member(const struct view_pod *pod, const struct member_report *m, bool job_is_over)
 {
     if (!pod && job_is_over)
-        return "ended"; /* and cleaned up */
+        return m && m->state == PROCESS_DONE ? "done" : "ended"; /* and cleaned up */
     if (!pod)
         return "pending";
     if (pod->phase == POD_SUCCEEDED)

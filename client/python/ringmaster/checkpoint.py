@@ -223,7 +223,7 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
     header = encode_header(
         share,
         {
-            "format": "ringmaster",
+            "format": "pt",  # row-major and little-endian; readers of the format insist on one of its words
             "step": str(int(step)),
             "rank": str(rank),
             "world": str(world),
