@@ -73,7 +73,7 @@ struct kube_request {
     enum kube_want want;
     bool urgent;                          /* ahead of everything that waits, and outside the window */
     bool raw;                             /* a stream of text, not of JSON: lines longer than max_line come in pieces */
-    int64_t deadline_ms;                  /* how long it may take in all, waiting included; 0 = 30 s, for streams for ever */
+    int64_t deadline_ms;                  /* how long it may take in all, waiting included; 0 = 60 s, for streams for ever */
     size_t max_bytes;                     /* of the answer; 0 = JSON_MAX_BYTES. Streams: of one line */
 };
 
@@ -109,8 +109,7 @@ void kube_client_free(struct kube_client *c);
  * outcome is of no interest. ret_call may be NULL. */
 MUST_CHECK int kube_client_send(struct kube_client *c, const struct kube_request *r, kube_reply_fn *done, void *ctx,
                                 struct kube_call **ret_call, struct error *e);
-/* WATCH, or GET with `raw` (logs). `opened` (may be NULL) is called once when the server accepted it; `closed` at its end: its
- * error is NULL when the server ended the stream in order. */
+/* WATCH, or GET with `raw` (logs). `closed` comes at its end: its error is NULL when the server ended the stream in order. */
 MUST_CHECK int kube_client_stream(struct kube_client *c, const struct kube_request *r, kube_line_fn *line, kube_reply_fn *closed,
                                   void *ctx, struct kube_call **ret_call, struct error *e);
 void kube_client_cancel(struct kube_client *c, struct kube_call *call); /* no reply comes any more; NULL is fine */

@@ -166,7 +166,10 @@ void kube_events_decide(struct kube_events *ev, const struct kube_event *event, 
     ret->kind = m->key.name[0] != '\0' ? KUBE_EVENT_PATCH : KUBE_EVENT_CREATE;
     if (ret->kind == KUBE_EVENT_CREATE) {
         char name[KUBE_NAME_MAX];
-        snprintf(name, sizeof name, "%.*s.%016llx", NAME_PREFIX_MAX, event->about.key.name,
+        size_t prefix = strnlen(event->about.key.name, NAME_PREFIX_MAX);
+        while (prefix > 0 && strchr(".-", event->about.key.name[prefix - 1]) != NULL)
+            prefix--; /* a name that was cut must not end in what no label may end in */
+        snprintf(name, sizeof name, "%.*s.%016llx", (int)prefix, event->about.key.name,
                  (unsigned long long)((ev->seed ^ (uint64_t)wall_ms << 20) + ++ev->serial));
         (void)kube_key_set(&m->key, event->about.key.ns[0] != '\0' ? event->about.key.ns : "default", name);
     }

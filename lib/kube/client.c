@@ -1,0 +1,735 @@
+#include "kube/client.h"
+
+#include <assert.h>
+#include <curl/curl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "kube/credentials.h"
+#include "kube/line.h"
+#include "kube/request.h"
+#include "kube/throttle.h"
+
+#define IN_FLIGHT 64
+#define IDLE_HANDLES 64
+#define DEADLINE_MS 60000
+#define CONNECT_TIMEOUT_MS 10000L
+#define DEAD_PATH_MS 30000          /* unacknowledged bytes: the kernel gives the connection up */
+#define SILENT_MS 3000              /* the least silence for which a connection is cut */
+#define STREAM_AHEAD (4u << 20)     /* bytes of a stream that one turn of the loop may bring, beyond a line */
+#define KEEP_BYTES (256u << 10)     /* a stream's buffer that grew over this is given back when it is empty */
+#define EXPIRE_EVERY_MS 500
+
+/* A call's list holds it through `link`, whichever of the client's lists that is. */
+struct kube_call {
+    struct kube_call *next, **link;
+    struct kube_call *next_ready;   /* a stream with bytes to give */
+    struct kube_client *client;
+    CURL *easy;                     /* NULL while it waits */
+    struct curl_slist *headers;
+    struct kube_http http;
+    kube_reply_fn *done;
+    kube_line_fn *line;             /* a stream */
+    void *ctx;
+    bool urgent, raw, counted, ready, ended;
+    enum kube_want want;
+    int64_t begun_ms, until_ms;     /* until_ms 0 = for ever */
+    size_t max_bytes;
+    bool overflow;
+    struct buf answer;              /* of a stream: what came and is not given yet, or the body of an error */
+    struct kube_lines lines;
+    char curl_text[CURL_ERROR_SIZE];
+};
+
+struct sock {
+    struct sock *next, **link;
+    struct kube_client *client;
+    struct loop_source *source;
+    int fd;
+    int64_t heard_ms;
+};
+
+struct calls { struct kube_call *first, **last; };
+
+struct kube_client {
+    struct loop *loop;
+    const struct kube_config *config;
+    CURLM *multi;
+    struct loop_timer *timer, *pump_timer;
+    struct kube_credentials credentials;
+    struct kube_throttle throttle;
+    struct calls waiting, active, dead;
+    struct kube_call *ready;
+    struct sock *socks;
+    CURL *idle[IDLE_HANDLES];
+    size_t idle_count;
+    char *user_agent, *base;         /* base: the URL in front of every target */
+    char *host_header;               /* with a tls_server_name; so the next one; else NULL */
+    struct curl_slist *connect_to;
+    unsigned busy;                   /* callbacks on the stack: calls are not freed */
+    struct kube_client_stats stats;
+};
+
+static void pump(struct kube_client *c);
+
+/* ---- lists of calls ---------------------------------------------------------------------------------------------------- */
+
+static void calls_add(struct calls *list, struct kube_call *k)
+{
+    k->next = NULL;
+    k->link = list->last;
+    *list->last = k;
+    list->last = &k->next;
+}
+
+static void calls_remove(struct calls *list, struct kube_call *k)
+{
+    *k->link = k->next;
+    if (k->next != NULL)
+        k->next->link = k->link;
+    else
+        list->last = k->link;
+}
+
+static void call_free(struct kube_call *k)
+{
+    kube_http_release(&k->http);
+    buf_release(&k->answer);
+    kube_lines_release(&k->lines);
+    free(k);
+}
+
+static void free_dead(struct kube_client *c)
+{
+    for (struct kube_call *k = c->dead.first, *next; k != NULL; k = next) {
+        next = k->next;
+        call_free(k);
+    }
+    c->dead = (struct calls){ .first = NULL, .last = &c->dead.first };
+}
+
+/* Takes the call from the network. It may still be in the ready list, so it is freed when nobody walks that any more. */
+static void end_call(struct kube_call *k)
+{
+    struct kube_client *c = k->client;
+
+    if (k->ended)
+        return;
+    k->ended = true;
+    if (k->easy != NULL) {
+        (void)curl_multi_remove_handle(c->multi, k->easy);
+        curl_slist_free_all(k->headers);
+        if (c->idle_count < IDLE_HANDLES) {
+            curl_easy_reset(k->easy);
+            c->idle[c->idle_count++] = k->easy;
+        } else {
+            curl_easy_cleanup(k->easy);
+        }
+        k->easy = NULL;
+        k->headers = NULL;
+        c->stats.in_flight--;
+        calls_remove(&c->active, k);
+    } else {
+        c->stats.waiting--;
+        calls_remove(&c->waiting, k);
+    }
+    calls_add(&c->dead, k);
+}
+
+/* ---- what curl calls --------------------------------------------------------------------------------------------------- */
+
+static size_t on_body(char *bytes, size_t size, size_t count, void *ctx)
+{
+    struct kube_call *k = ctx;
+    size_t len = size * count;
+    long status = 0;
+
+    k->client->stats.bytes_in += len;
+    (void)curl_easy_getinfo(k->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (k->line == NULL && k->want == KUBE_WANT_NOTHING && status >= 200 && status < 300)
+        return len;
+    buf_add_bytes(&k->answer, bytes, len);
+    if (!buf_ok(&k->answer)) {
+        k->overflow = true;
+        return CURL_WRITEFUNC_ERROR;
+    }
+    /* Lines are given outside of curl, whose functions may not be called from here. */
+    if (k->line != NULL && status == 200 && !k->ready) {
+        k->ready = true;
+        k->next_ready = k->client->ready;
+        k->client->ready = k;
+    }
+    return len;
+}
+
+static int on_socket_made(void *ctx, curl_socket_t fd, curlsocktype purpose)
+{
+    unsigned dead_path = DEAD_PATH_MS;
+
+    (void)ctx;
+    if (purpose == CURLSOCKTYPE_IPCXN)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_path, sizeof dead_path);
+    return CURL_SOCKOPT_OK;
+}
+
+static void on_io(void *ctx, int fd, unsigned events)
+{
+    struct sock *s = ctx;
+    struct kube_client *c = s->client;
+    int running, mask = (events & LOOP_READ ? CURL_CSELECT_IN : 0) | (events & LOOP_WRITE ? CURL_CSELECT_OUT : 0);
+
+    if (events & LOOP_READ)
+        s->heard_ms = clock_mono_ms();
+    if ((events & LOOP_HANGUP) && mask == 0)
+        mask = CURL_CSELECT_ERR;
+    (void)curl_multi_socket_action(c->multi, fd, mask, &running); /* s may be gone after this */
+    pump(c);
+}
+
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known)
+{
+    struct kube_client *c = ctx;
+    struct sock *s = known;
+    struct error e;
+
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        if (s == NULL)
+            return 0;
+        *s->link = s->next;
+        if (s->next != NULL)
+            s->next->link = s->link;
+        loop_remove(s->source);
+        free(s);
+        (void)curl_multi_assign(c->multi, fd, NULL);
+        return 0;
+    }
+    unsigned events = (what & CURL_POLL_IN ? LOOP_READ : 0u) | (what & CURL_POLL_OUT ? LOOP_WRITE : 0u);
+    if (s != NULL) {
+        if (s->source != NULL)
+            loop_set(s->source, events);
+        return 0;
+    }
+    s = xcalloc(1, sizeof *s);
+    *s = (struct sock){ .next = c->socks, .link = &c->socks, .client = c, .fd = fd, .heard_ms = clock_mono_ms() };
+    if (s->next != NULL)
+        s->next->link = &s->next;
+    c->socks = s;
+    if (loop_add(c->loop, fd, events, on_io, s, &s->source, &e) < 0)
+        s->source = NULL; /* nothing comes from it: the request ends by its deadline */
+    (void)curl_multi_assign(c->multi, fd, s);
+    return 0;
+}
+
+static int on_timeout_wanted(CURLM *multi, long ms, void *ctx)
+{
+    struct kube_client *c = ctx;
+
+    (void)multi;
+    if (ms < 0)
+        loop_timer_cancel(c->timer);
+    else
+        loop_timer_at(c->timer, clock_mono_ms() + ms);
+    return 0;
+}
+
+static void on_timer(void *ctx)
+{
+    struct kube_client *c = ctx;
+    int running;
+
+    (void)curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    pump(c);
+}
+
+static void on_pump_timer(void *ctx)
+{
+    pump(ctx);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------------------------------- */
+
+#define SET(easy, option, value) \
+    do { \
+        CURLcode set_code = curl_easy_setopt((easy), (option), (value)); \
+        assert(set_code == CURLE_OK || set_code == CURLE_NOT_BUILT_IN || set_code == CURLE_UNKNOWN_OPTION); \
+    } while (0)
+
+static void set_blob(CURL *easy, CURLoption option, const char *pem)
+{
+    struct curl_blob blob = { .data = (void *)(uintptr_t)pem, .len = strlen(pem), .flags = CURL_BLOB_NOCOPY };
+
+    SET(easy, option, &blob);
+}
+
+static void set_tls(const struct kube_client *c, CURL *easy)
+{
+    const struct kube_config *g = c->config;
+    const char *cert_pem = g->cert_pem != NULL ? g->cert_pem : c->credentials.plugin.cert_pem;
+    const char *key_pem = g->key_pem != NULL ? g->key_pem : c->credentials.plugin.key_pem;
+
+    SET(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    SET(easy, CURLOPT_SSL_VERIFYPEER, g->insecure ? 0L : 1L);
+    SET(easy, CURLOPT_SSL_VERIFYHOST, g->insecure ? 0L : 2L);
+    if (g->ca_pem != NULL || g->ca_file != NULL)
+        SET(easy, CURLOPT_CAPATH, NULL);
+    if (g->ca_pem != NULL) {
+        SET(easy, CURLOPT_CAINFO, NULL);
+        set_blob(easy, CURLOPT_CAINFO_BLOB, g->ca_pem);
+    } else if (g->ca_file != NULL) {
+        SET(easy, CURLOPT_CAINFO, g->ca_file);
+        SET(easy, CURLOPT_CA_CACHE_TIMEOUT, 60L); /* a rotated file is read again */
+    }
+    if (g->cert_file != NULL)
+        SET(easy, CURLOPT_SSLCERT, g->cert_file);
+    else if (cert_pem != NULL)
+        set_blob(easy, CURLOPT_SSLCERT_BLOB, cert_pem);
+    if (g->key_file != NULL)
+        SET(easy, CURLOPT_SSLKEY, g->key_file);
+    else if (key_pem != NULL)
+        set_blob(easy, CURLOPT_SSLKEY_BLOB, key_pem);
+}
+
+static void add_header(struct kube_call *k, const char *name, const char *value)
+{
+    auto_free char *header = xasprintf("%s: %s", name, value);
+    struct curl_slist *list = curl_slist_append(k->headers, header);
+
+    assert(list != NULL);
+    k->headers = list;
+}
+
+static void set_headers(struct kube_call *k)
+{
+    const struct kube_client *c = k->client;
+
+    add_header(k, "Accept", k->http.accept);
+    if (k->http.body != NULL) {
+        add_header(k, "Content-Type", k->http.content_type);
+        k->headers = curl_slist_append(k->headers, "Expect:"); /* no asking before a large body */
+    }
+    if (c->credentials.token != NULL) {
+        auto_free char *bearer = xasprintf("Bearer %s", c->credentials.token);
+        add_header(k, "Authorization", bearer);
+    }
+    if (c->config->impersonate != NULL)
+        add_header(k, "Impersonate-User", c->config->impersonate);
+    if (c->host_header != NULL)
+        add_header(k, "Host", c->host_header);
+    SET(k->easy, CURLOPT_HTTPHEADER, k->headers);
+}
+
+static void set_transfer(struct kube_call *k, int64_t now_ms)
+{
+    const struct kube_client *c = k->client;
+    auto_free char *url = xasprintf("%s%s", c->base, k->http.target);
+
+    SET(k->easy, CURLOPT_URL, url);
+    SET(k->easy, CURLOPT_PRIVATE, k);
+    SET(k->easy, CURLOPT_ERRORBUFFER, k->curl_text);
+    SET(k->easy, CURLOPT_NOSIGNAL, 1L);
+    SET(k->easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    SET(k->easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_2TLS);
+    SET(k->easy, CURLOPT_PIPEWAIT, 1L);
+    SET(k->easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
+    SET(k->easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    SET(k->easy, CURLOPT_TCP_KEEPIDLE, 15L);
+    SET(k->easy, CURLOPT_TCP_KEEPINTVL, 5L);
+    SET(k->easy, CURLOPT_SOCKOPTFUNCTION, on_socket_made);
+    SET(k->easy, CURLOPT_USERAGENT, c->user_agent);
+    SET(k->easy, CURLOPT_WRITEFUNCTION, on_body);
+    SET(k->easy, CURLOPT_WRITEDATA, k);
+    if (c->connect_to != NULL)
+        SET(k->easy, CURLOPT_CONNECT_TO, c->connect_to);
+    if (c->config->proxy_url != NULL)
+        SET(k->easy, CURLOPT_PROXY, c->config->proxy_url);
+    if (c->config->username != NULL) {
+        SET(k->easy, CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
+        SET(k->easy, CURLOPT_USERNAME, c->config->username);
+        SET(k->easy, CURLOPT_PASSWORD, c->config->password != NULL ? c->config->password : "");
+    }
+    if (k->until_ms > 0)
+        SET(k->easy, CURLOPT_TIMEOUT_MS, (long)(k->until_ms > now_ms ? k->until_ms - now_ms : 1));
+    if (k->http.body != NULL) {
+        SET(k->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(k->http.body));
+        SET(k->easy, CURLOPT_POSTFIELDS, k->http.body);
+    }
+    if (strcmp(k->http.method, "GET") != 0)
+        SET(k->easy, CURLOPT_CUSTOMREQUEST, k->http.method);
+}
+
+static void start(struct kube_client *c, struct kube_call *k, int64_t now_ms)
+{
+    calls_remove(&c->waiting, k);
+    c->stats.waiting--;
+    kube_credentials_refresh(&c->credentials, now_ms, clock_wall_ms());
+    k->easy = c->idle_count > 0 ? c->idle[--c->idle_count] : curl_easy_init();
+    assert(k->easy != NULL);
+    set_transfer(k, now_ms);
+    set_tls(c, k->easy);
+    set_headers(k);
+    if (k->counted)
+        kube_throttle_sent(&c->throttle);
+    calls_add(&c->active, k);
+    c->stats.in_flight++;
+    c->stats.requests++;
+    CURLMcode code = curl_multi_add_handle(c->multi, k->easy);
+    assert(code == CURLM_OK);
+    (void)code;
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------------------------- */
+
+static void give_line(void *ctx, const char *line, size_t len)
+{
+    struct kube_call *k = ctx;
+
+    if (!k->ended)
+        k->line(k->ctx, line, len);
+}
+
+/* -1: a line is too long, the stream is worth nothing more. */
+static int give_lines(struct kube_call *k, struct error *e)
+{
+    /* Lines may be asked to go on only after these: what comes meanwhile comes into a buffer of its own. */
+    struct buf came = k->answer;
+    k->answer = (struct buf)BUF_INIT(came.max);
+    int code = kube_lines_feed(&k->lines, buf_text(&came), came.len, give_line, k, e);
+    if (k->answer.text == NULL && came.cap <= KEEP_BYTES) {
+        k->answer = came;
+        buf_clear(&k->answer);
+    } else {
+        buf_release(&came);
+    }
+    return code;
+}
+
+/* The connections that said nothing since the request was sent are dead, or their server hangs: the next request gets a new one. */
+static void cut_silent(struct kube_client *c, const struct kube_call *k)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    for (struct sock *s = c->socks; s != NULL; s = s->next)
+        if (s->heard_ms <= k->begun_ms && now_ms - s->heard_ms >= SILENT_MS)
+            (void)shutdown(s->fd, SHUT_RDWR);
+}
+
+static void transfer_error(struct kube_call *k, CURLcode code, struct error *e)
+{
+    const char *words = k->curl_text[0] != '\0' ? k->curl_text : curl_easy_strerror(code);
+
+    if (k->overflow)
+        (void)error_set(e, ERROR_LIMIT, "%s: the answer is larger than %zu bytes", k->http.what, k->max_bytes);
+    else if (code == CURLE_OPERATION_TIMEDOUT)
+        (void)error_set(e, ERROR_TIMEOUT, "%s: no answer from %s in time: %s", k->http.what, k->client->config->server, words);
+    else if (code == CURLE_PEER_FAILED_VERIFICATION)
+        (void)error_set(e, ERROR_DENIED, "%s: the certificate of %s is not trusted: %s; check certificate-authority of the cluster",
+                        k->http.what, k->client->config->server, words);
+    else if (code == CURLE_SSL_CERTPROBLEM)
+        (void)error_set(e, ERROR_DENIED, "%s: our client certificate cannot be used: %s", k->http.what, words);
+    else
+        (void)error_set(e, ERROR_IO, "%s: %s: %s", k->http.what, k->client->config->server, words);
+}
+
+static void give_reply(struct kube_call *k, struct kube_reply *reply, struct error *e)
+{
+    reply->error = e->kind != ERROR_NONE ? e : NULL;
+    if (reply->error != NULL)
+        k->client->stats.errors++;
+    end_call(k);
+    if (k->done != NULL)
+        k->done(k->ctx, reply);
+    cJSON_Delete(reply->object);
+}
+
+static void finish(struct kube_call *k, CURLcode code)
+{
+    struct kube_client *c = k->client;
+    struct error e = ERROR_INIT;
+    struct kube_status status = { .reason = "" };
+    struct kube_reply reply = { .reason = "" };
+    long http_status = 0;
+    curl_off_t retry_after = 0;
+
+    (void)curl_easy_getinfo(k->easy, CURLINFO_RESPONSE_CODE, &http_status);
+    (void)curl_easy_getinfo(k->easy, CURLINFO_RETRY_AFTER, &retry_after);
+    reply.http_status = (int)http_status;
+    if (code == CURLE_OPERATION_TIMEDOUT)
+        cut_silent(c, k);
+    if (k->line != NULL && http_status == 200 && give_lines(k, &e) == 0 && !k->ended)
+        kube_lines_end(&k->lines, give_line, k);
+    if (k->ended)
+        return; /* cancelled by one of its lines */
+    if (e.kind != ERROR_NONE)
+        (void)error_wrap(&e, "%s", k->http.what);
+    else if (http_status >= 300)
+        kube_status_error((int)http_status, buf_text(&k->answer), k->answer.len, k->http.what, &status, &e);
+    else if (code != CURLE_OK)
+        transfer_error(k, code, &e);
+    else if (k->line == NULL && k->want != KUBE_WANT_NOTHING && json_parse(buf_text(&k->answer), k->answer.len, &reply.object, &e) < 0)
+        (void)error_set(&e, ERROR_IO, "%s: the answer is no JSON", k->http.what);
+    reply.reason = status.reason;
+    reply.already_exists = strcmp(status.reason, "AlreadyExists") == 0;
+    reply.retry_after_ms = retry_after > 0 && retry_after < 86400 ? (int64_t)retry_after * 1000 : status.retry_after_ms;
+    bool busy = http_status == 429 || http_status == 503;
+    if (busy)
+        c->stats.throttled++;
+    if (k->counted)
+        kube_throttle_answered(&c->throttle, busy, reply.retry_after_ms, loop_now(c->loop));
+    give_reply(k, &reply, &e);
+}
+
+/* ---- the pump: everything that calls back, outside of curl ------------------------------------------------------------- */
+
+static void give_ready(struct kube_client *c)
+{
+    struct error e = ERROR_INIT;
+
+    while (c->ready != NULL) {
+        struct kube_call *k = c->ready;
+        c->ready = k->next_ready;
+        k->ready = false;
+        if (k->ended || give_lines(k, &e) == 0 || k->ended)
+            continue;
+        struct kube_reply reply = { .http_status = 200, .reason = "" };
+        (void)error_wrap(&e, "%s", k->http.what);
+        give_reply(k, &reply, &e);
+    }
+}
+
+static void finish_done(struct kube_client *c)
+{
+    CURLMsg *message;
+    int left;
+
+    while ((message = curl_multi_info_read(c->multi, &left)) != NULL) {
+        char *k = NULL;
+        CURLcode code = message->data.result; /* the message is gone after the handle is */
+        if (message->msg != CURLMSG_DONE)
+            continue;
+        (void)curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &k);
+        finish((struct kube_call *)(void *)k, code);
+    }
+}
+
+static void start_waiting(struct kube_client *c)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    while (c->waiting.first != NULL && kube_throttle_may_send(&c->throttle, now_ms))
+        start(c, c->waiting.first, now_ms);
+}
+
+/* What waited too long for its turn. */
+static void expire_waiting(struct kube_client *c)
+{
+    int64_t now_ms = clock_mono_ms();
+
+    for (struct kube_call *k = c->waiting.first, *next; k != NULL; k = next) {
+        next = k->next;
+        if (k->until_ms == 0 || now_ms < k->until_ms)
+            continue;
+        struct kube_reply reply = { .reason = "" };
+        struct error e = ERROR_INIT;
+        (void)error_set(&e, ERROR_TIMEOUT, "%s: not sent: the API server takes too long for the requests before it", k->http.what);
+        give_reply(k, &reply, &e);
+        next = c->waiting.first; /* the callback may have cancelled the one that was next */
+    }
+}
+
+static void pump(struct kube_client *c)
+{
+    assert(c->busy == 0); /* only the loop calls it, and callbacks do not run the loop */
+    c->busy++;
+    give_ready(c);
+    finish_done(c);
+    give_ready(c);
+    start_waiting(c);
+    if (c->waiting.first != NULL && !loop_timer_armed(c->pump_timer)) {
+        expire_waiting(c);
+        int64_t now_ms = clock_mono_ms(), wake = kube_throttle_wake_ms(&c->throttle, now_ms);
+        loop_timer_at(c->pump_timer, wake > 0 && wake < now_ms + EXPIRE_EVERY_MS ? wake : now_ms + EXPIRE_EVERY_MS);
+    }
+    c->busy--;
+    free_dead(c);
+}
+
+/* ---- the interface ----------------------------------------------------------------------------------------------------- */
+
+static int send_call(struct kube_client *c, const struct kube_request *r, kube_line_fn *line, kube_reply_fn *done, void *ctx,
+                     struct kube_call **ret_call, struct error *e)
+{
+    struct kube_http http;
+
+    if (kube_http_of(r, &http, e) < 0)
+        return -1;
+    struct kube_call *k = xcalloc(1, sizeof *k);
+    *k = (struct kube_call){ .client = c, .http = http, .done = done, .line = line, .ctx = ctx, .urgent = r->urgent, .raw = r->raw,
+                             .want = r->want, .begun_ms = clock_mono_ms() };
+    k->max_bytes = r->max_bytes > 0 ? r->max_bytes : JSON_MAX_BYTES;
+    k->answer = (struct buf)BUF_INIT(k->max_bytes + (line != NULL ? STREAM_AHEAD : 0));
+    kube_lines_init(&k->lines, k->max_bytes, r->raw);
+    k->counted = line == NULL && !r->urgent;
+    k->until_ms = r->deadline_ms > 0 ? k->begun_ms + r->deadline_ms : line != NULL ? 0 : k->begun_ms + DEADLINE_MS;
+    calls_add(&c->waiting, k);
+    c->stats.waiting++;
+    if (!k->counted)
+        start(c, k, k->begun_ms);
+    else if (k->next == NULL && c->waiting.first == k && kube_throttle_may_send(&c->throttle, k->begun_ms))
+        start(c, k, k->begun_ms);
+    else if (!loop_timer_armed(c->pump_timer))
+        loop_timer_at(c->pump_timer, k->begun_ms);
+    if (ret_call != NULL)
+        *ret_call = k;
+    return 0;
+}
+
+int kube_client_send(struct kube_client *c, const struct kube_request *r, kube_reply_fn *done, void *ctx, struct kube_call **ret_call,
+                     struct error *e)
+{
+    if (r->verb == KUBE_WATCH || r->raw)
+        return error_set(e, ERROR_INVALID, "a watch is a stream");
+    return send_call(c, r, NULL, done, ctx, ret_call, e);
+}
+
+int kube_client_stream(struct kube_client *c, const struct kube_request *r, kube_line_fn *line, kube_reply_fn *closed, void *ctx,
+                       struct kube_call **ret_call, struct error *e)
+{
+    if (r->verb != KUBE_WATCH && !(r->verb == KUBE_GET && r->raw))
+        return error_set(e, ERROR_INVALID, "only a watch or a raw text is a stream");
+    return send_call(c, r, line, closed, ctx, ret_call, e);
+}
+
+void kube_client_cancel(struct kube_client *c, struct kube_call *k)
+{
+    if (k == NULL || k->ended)
+        return;
+    if (k->counted && k->easy != NULL)
+        kube_throttle_answered(&c->throttle, false, 0, loop_now(c->loop));
+    end_call(k);
+    if (c->busy == 0) {
+        /* Not walked by anybody: out of the ready list, and free. */
+        for (struct kube_call **at = &c->ready; *at != NULL; at = &(*at)->next_ready)
+            if (*at == k) {
+                *at = k->next_ready;
+                break;
+            }
+        free_dead(c);
+    }
+}
+
+void kube_client_reread(struct kube_client *c)
+{
+    c->credentials.stale = true;
+}
+
+void kube_client_stats(const struct kube_client *c, struct kube_client_stats *ret_stats)
+{
+    *ret_stats = c->stats;
+    ret_stats->window = c->throttle.window;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------------- */
+
+/* With a tls_server_name the URL names that host, so that it is the one asked for and verified, while the connection goes to the
+ * server's own address and the Host header stays the server's. */
+static int split_server(struct kube_client *c, struct error *e)
+{
+    const struct kube_config *g = c->config;
+
+    if (g->tls_server_name == NULL) {
+        c->base = xstrdup(g->server);
+        return 0;
+    }
+    CURLU *url = curl_url();
+    char *host = NULL, *port = NULL, *full = NULL;
+    if (url == NULL || curl_url_set(url, CURLUPART_URL, g->server, 0) != CURLUE_OK ||
+        curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK || curl_url_get(url, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
+        curl_url_set(url, CURLUPART_HOST, g->tls_server_name, 0) != CURLUE_OK || curl_url_get(url, CURLUPART_URL, &full, 0) != CURLUE_OK) {
+        (void)error_set(e, ERROR_INVALID, "server %s or tls-server-name %s of cluster \"%s\" is no host", g->server, g->tls_server_name,
+                        g->cluster);
+    } else {
+        auto_free char *to = xasprintf("%s:%s:%s:%s", g->tls_server_name, port, host, port);
+        c->connect_to = curl_slist_append(NULL, to);
+        c->host_header = xasprintf("%s:%s", host, port);
+        c->base = xstrdup(full);
+        size_t len = strlen(c->base);
+        while (len > 0 && c->base[len - 1] == '/')
+            c->base[--len] = '\0';
+    }
+    curl_free(host);
+    curl_free(port);
+    curl_free(full);
+    curl_url_cleanup(url);
+    return c->base != NULL ? 0 : -1;
+}
+
+int kube_client_new(struct loop *l, const struct kube_config *config, const struct kube_client_options *options,
+                    struct kube_client **ret, struct error *e)
+{
+    struct kube_client *c = xcalloc(1, sizeof *c);
+    const char *agent = options != NULL && options->user_agent != NULL ? options->user_agent : "ringmaster/" RINGMASTER_VERSION;
+
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+        free(c);
+        return error_set(e, ERROR_BUG, "libcurl cannot be initialized");
+    }
+    c->loop = l;
+    c->config = config;
+    c->user_agent = xstrdup(agent);
+    c->waiting.last = &c->waiting.first;
+    c->active.last = &c->active.first;
+    c->dead.last = &c->dead.first;
+    kube_throttle_init(&c->throttle, options != NULL && options->max_in_flight > 0 ? options->max_in_flight : IN_FLIGHT);
+    c->timer = loop_timer_new(l, on_timer, c);
+    c->pump_timer = loop_timer_new(l, on_pump_timer, c);
+    c->multi = curl_multi_init();
+    assert(c->multi != NULL);
+    (void)curl_multi_setopt(c->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    (void)curl_multi_setopt(c->multi, CURLMOPT_SOCKETDATA, c);
+    (void)curl_multi_setopt(c->multi, CURLMOPT_TIMERFUNCTION, on_timeout_wanted);
+    (void)curl_multi_setopt(c->multi, CURLMOPT_TIMERDATA, c);
+    (void)curl_multi_setopt(c->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_MULTIPLEX);
+    if (split_server(c, e) < 0 || kube_credentials_init(&c->credentials, config, clock_mono_ms(), clock_wall_ms(), e) < 0) {
+        kube_client_free(c);
+        return -1;
+    }
+    *ret = c;
+    return 0;
+}
+
+void kube_client_free(struct kube_client *c)
+{
+    if (c == NULL)
+        return;
+    assert(c->busy == 0);
+    while (c->waiting.first != NULL)
+        end_call(c->waiting.first);
+    while (c->active.first != NULL)
+        end_call(c->active.first);
+    free_dead(c);
+    for (size_t i = 0; i < c->idle_count; i++)
+        curl_easy_cleanup(c->idle[i]);
+    (void)curl_multi_cleanup(c->multi);
+    while (c->socks != NULL) {
+        struct sock *s = c->socks;
+        c->socks = s->next;
+        loop_remove(s->source);
+        free(s);
+    }
+    loop_timer_free(c->timer);
+    loop_timer_free(c->pump_timer);
+    kube_credentials_release(&c->credentials);
+    free(c->user_agent);
+    free(c->base);
+    free(c->host_header);
+    curl_slist_free_all(c->connect_to);
+    free(c);
+    curl_global_cleanup();
+}
