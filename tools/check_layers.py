@@ -14,6 +14,7 @@ ROOMS = [
     ("lib/wire/", "wire", {"base"}),
     ("lib/kube/", "kube", {"base"}),
     ("lib/job/", "job", {"base", "wire"}),
+    ("lib/kube/", "kube", {"base"}),
     ("sidecar/launch/", "launch", {"base", "wire"}),
     ("sidecar/ring/", "ring", {"base", "wire"}),
     ("sidecar/checkpoint/", "checkpoint", {"base", "wire"}),
