@@ -45,6 +45,7 @@ LDFLAGS ?=
 ALL_LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT)) -pthread -pie -Wl,--gc-sections $(LDFLAGS)
 LIBS := -lcjson -lyaml -lcrypto -lm
 LIBS_kube := -lcurl
+LIBS_operator := $(LIBS_kube) -lwebsockets
 
 .PHONY: all
 all: programs client ## build the programs and the client library (the default)
@@ -62,7 +63,8 @@ SRC_kube := $(wildcard lib/kube/*.c)
 SRC_sidecar := $(filter-out sidecar/main.c,$(wildcard sidecar/*.c sidecar/ring/*.c sidecar/checkpoint/*.c sidecar/supervise/*.c))
 SRC_launch := $(filter-out sidecar/launch/main.c,$(wildcard sidecar/launch/*.c))
 SRC_cli := $(filter-out cli/main.c,$(wildcard cli/*.c))
-ROOMS := base wire kube job sidecar launch cli
+SRC_operator := $(filter-out operator/main.c,$(wildcard operator/*.c))
+ROOMS := base wire kube job sidecar launch cli operator
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(call obj,$(SRC_$(r)))))
@@ -96,7 +98,7 @@ $(BUILD)/obj/lib/job/schema.o: $(wildcard crd/*.yaml)
 $(BUILD)/obj/cli/report_html.o: cli/report.html
 
 # ---- programs --------------------------------------------------------------------------------------------------------
-PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin/ringmaster-launch
+PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin/ringmaster-launch $(BUILD)/bin/ringmaster-operator
 .PHONY: programs
 programs: $(PROGRAMS) ## build the programs alone
 
@@ -106,6 +108,11 @@ $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar:
 	@mkdir -p $(@D)
 	$(call say,link,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS)
+
+$(BUILD)/bin/ringmaster-operator: $(call obj,operator/main.c) $(LIB_operator) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
+	@mkdir -p $(@D)
+	$(call say,link,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS) $(LIBS_operator)
 
 # The launcher is static: it is copied into the user's container and must run in any image. The sanitizers and valgrind need
 # a dynamic one.
@@ -153,7 +160,7 @@ $(TOP)/client/python/.stamp: $(PY_FILES)
 
 # ---- what has to be installed -----------------------------------------------------------------------------------------
 # The stamps say "looked and found"; a stamp whose packages went away again is mended by `make deps`, which always looks.
-APT := build-essential libc6-dev pkg-config libcjson-dev libyaml-dev libssl-dev libcurl4-openssl-dev ca-certificates procps python3 python3-venv
+APT := build-essential libc6-dev pkg-config libcjson-dev libyaml-dev libssl-dev libcurl4-openssl-dev libwebsockets-dev ca-certificates procps python3 python3-venv
 APT_TEST := libcriterion-dev clang clang-tidy libclang-rt-14-dev valgrind strace gdb mandoc chromium
 .PHONY: deps
 deps: ## install all that building, running and testing need (asks for root only when a package is missing)
@@ -186,7 +193,7 @@ $(addprefix bench-,$(BENCHES)): bench-%: all test-programs
 	$(PYTHON) bench/bench_$*.py $(TOP)/bench/$*.json
 
 # ---- installing -------------------------------------------------------------------------------------------------------
-INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch
+INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch ringmaster-operator
 MAN1 := $(wildcard docs/man/*.1)
 .PHONY: install
 install: all ## install under DESTDIR/PREFIX

@@ -1,0 +1,125 @@
+#include "job/coordinate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+
+void coordinate_progress(const struct coordinator_report *report, struct job_progress *p)
+{
+    int32_t loss_rank = -1;
+    double slowest_ms = 0;
+
+    *p = (struct job_progress){ .step = -1, .total_steps = -1, .eta_s = -1 };
+    for (size_t i = 0; i < report->member_count; i++) {
+        const struct member_report *m = &report->members[i];
+        if (m->rank < 0 || m->step < 0)
+            continue;
+        if (p->step < 0 || m->step < p->step)
+            p->step = m->step;
+        if (m->total_steps > p->total_steps)
+            p->total_steps = m->total_steps;
+        if (m->step_ms > slowest_ms)
+            slowest_ms = m->step_ms;
+        if (m->has_loss && (loss_rank < 0 || m->rank < loss_rank)) {
+            loss_rank = m->rank;
+            p->has_loss = true;
+            p->loss = m->loss;
+        }
+    }
+    if (slowest_ms <= 0)
+        return;
+    p->steps_per_second = 1000.0 / slowest_ms;
+    if (p->step >= 0 && p->total_steps >= p->step)
+        p->eta_s = (int64_t)((double)(p->total_steps - p->step) * slowest_ms / 1000.0 + 0.5);
+}
+
+static void take_progress(const struct coordinator_report *r, int64_t now_wall_ms, struct job_status *latest)
+{
+    struct job_progress p;
+
+    coordinate_progress(r, &p);
+    if (p.step < 0)
+        return;
+    latest->progress.set = true;
+    latest->progress.step = p.step;
+    latest->progress.total_steps = p.total_steps > 0 ? p.total_steps : 0;
+    latest->progress.eta_s = p.eta_s >= 0 ? p.eta_s : 0;
+    latest->progress.update_ms = now_wall_ms;
+    latest->progress.percent = p.total_steps > 0 ? 100.0 * (double)p.step / (double)p.total_steps : 0;
+    latest->progress.steps_per_second = p.steps_per_second;
+    latest->progress.has_loss = p.has_loss;
+    latest->progress.loss = p.loss;
+}
+
+static void take_ring(const struct training_job *job, const struct coordinator_report *r, struct job_status *latest)
+{
+    auto_buf struct buf members = BUF_INIT(sizeof latest->ring.members - 8);
+    int64_t most = -1;
+    bool cut = false;
+
+    latest->ring.set = r->formed;
+    latest->ring.size = job_world_size(job);
+    latest->ring.self_test_ok = r->self_test_ok;
+    latest->ring.formed_ms = r->formed_ms;
+    latest->ring.straggler_rank = -1;
+    for (size_t i = 0; i < r->member_count; i++) {
+        const struct member_report *m = &r->members[i];
+        if (m->rank < 0)
+            continue;
+        if (m->bytes_reduced > most) {
+            most = latest->ring.bytes_reduced = m->bytes_reduced;
+            latest->ring.operations = m->operations;
+        }
+        if (m->busbw_gbps > latest->ring.busbw_gbps)
+            latest->ring.busbw_gbps = m->busbw_gbps;
+        if (!cut && members.len + strlen(m->member) + 8 < members.max) {
+            buf_addf(&members, "%s%s", members.len > 0 ? "," : "", m->member);
+        } else if (!cut) {
+            buf_add(&members, ",...");
+            cut = true;
+        }
+    }
+    (void)snprintf(latest->ring.members, sizeof latest->ring.members, "%s", buf_text(&members));
+}
+
+void coordinate_view(const struct training_job *job, const struct coordinator_report *report, int64_t now_wall_ms,
+                     struct coordinator_view *v)
+{
+    memset(v, 0, sizeof *v);
+    if (report == NULL)
+        return;
+    v->known = true;
+    v->attempt = report->attempt;
+    v->round = report->round;
+    v->rounds = report->rounds;
+    v->round_count = report->round_count;
+    v->group_formed = report->formed;
+    for (size_t i = 0; i < report->member_count; i++)
+        v->members_ready += report->members[i].state == PROCESS_RUNNING || report->members[i].state == PROCESS_DONE;
+    take_progress(report, now_wall_ms, &v->latest);
+    take_ring(job, report, &v->latest);
+    if (report->checkpoint_step < 0)
+        return;
+    v->latest.checkpoint.set = true;
+    v->latest.checkpoint.step = report->checkpoint_step;
+    v->latest.checkpoint.time_ms = report->checkpoint_ms;
+    v->latest.checkpoint.attempt = report->attempt;
+    v->latest.checkpoint.verified = true;
+    (void)snprintf(v->latest.checkpoint.uri, sizeof v->latest.checkpoint.uri, "%s", report->checkpoint_uri);
+}
+
+void coordinate_give_up(const struct coordinator_report *report, struct pod_view *pods, size_t count)
+{
+    static const char *const TOLD[] = { "OOMKilled" }; /* what the kernel did: a kubelet would say so, too */
+
+    if (report == NULL || !report->gave_up)
+        return;
+    for (size_t k = 0; k < COUNT(TOLD); k++) {
+        for (size_t i = 0; i < count; i++) {
+            if (strcmp(report->give_up_reason, TOLD[k]) == 0 && pods[i].phase == POD_FAILED && pods[i].exit_code == 137)
+                (void)snprintf(pods[i].reason, sizeof pods[i].reason, "%s", TOLD[k]);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+#include "operator/controller.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/crypto.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "job/control.h"
+#include "operator/work.h"
+
+#define SPACING_MS 20           /* between two looks at a job: events come in bursts */
+#define OVER_DELAY_MS 1000      /* of a job that is over: nobody waits for it */
+#define JOBS_PER_TURN 64        /* of the loop, so that replies are not kept waiting */
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------- */
+
+bool controller_may_write(const struct controller *c)
+{
+    const struct kube_elector *el = *c->def.elector;
+
+    return c->leading && (el == NULL || kube_elector_held(el));
+}
+
+void controller_wake(struct controller *c)
+{
+    loop_timer_at(c->timer, clock_mono_ms());
+}
+
+struct scope *controller_scope(struct controller *c, const char *ns)
+{
+    for (size_t i = 0; i < c->scope_count; i++) {
+        if (c->scopes[i].ns == NULL || strcmp(c->scopes[i].ns, ns) == 0)
+            return &c->scopes[i];
+    }
+    return NULL;
+}
+
+void controller_add(struct controller *c, const struct kube_key *key, const char *reason, int64_t delay_ms)
+{
+    kube_queue_add(c->queue, key, reason, clock_mono_ms() + delay_ms);
+    controller_wake(c);
+}
+
+static void add_owner(struct scope *scope, const char *ns, const char *job_name, const char *reason)
+{
+    struct kube_key key;
+
+    if (!scope->controller->synced || !kube_key_set(&key, ns, job_name))
+        return;
+    const struct job_entry *job = kube_cache_get(kube_informer_cache(scope->jobs), &key);
+    if (job != NULL) /* without one the garbage collector has it */
+        controller_add(scope->controller, &key, reason, job->is_over ? OVER_DELAY_MS : 0);
+}
+
+static void on_timer(void *ctx)
+{
+    struct controller *c = ctx;
+    struct kube_key key;
+    const char *reason = "";
+    size_t most = (size_t)c->def.options->max_jobs;
+
+    if (!c->synced || !c->leading)
+        return;
+    for (int i = 0; kube_queue_in_work(c->queue) < most && kube_queue_take(c->queue, clock_mono_ms(), &key, &reason); i++) {
+        work_begin(c, &key, reason);
+        if (i == JOBS_PER_TURN) {
+            controller_wake(c);
+            return;
+        }
+    }
+    int64_t due_ms = kube_queue_next_due(c->queue);
+    if (due_ms != INT64_MAX && kube_queue_in_work(c->queue) < most) /* else the next one that ends wakes us */
+        loop_timer_at(c->timer, due_ms);
+}
+
+/* ---- changes ---------------------------------------------------------------------------------------------------------- */
+
+static void on_job(void *ctx, const struct kube_key *key, const void *before, const void *after)
+{
+    struct scope *scope = ctx;
+    struct controller *c = scope->controller;
+    const struct job_entry *job = after;
+    struct job_state *s = state_find(c->states, key);
+
+    if (s != NULL && job != NULL && s->fresh_text != NULL && !state_is_newer(s, job->version)) {
+        bool echo = strcmp(s->fresh_version, job->version) == 0;
+        state_clear_fresh(s);
+        if (echo)
+            return; /* our own write; what follows from it was done when it was answered */
+    }
+    if (!c->synced)
+        return;
+    if (job == NULL && before != NULL)
+        state_drop(c->states, key); /* one that is in work is dropped by the next look */
+    controller_add(c, key, job == NULL ? "the job is gone" : "the job changed", 0);
+}
+
+static bool text_differs(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a != b : strcmp(a, b) != 0;
+}
+
+static bool pod_differs(const struct pod_entry *a, const struct pod_entry *b)
+{
+    return strcmp(a->uid, b->uid) != 0 || a->phase != b->phase || a->scheduled != b->scheduled || a->ready != b->ready ||
+           a->deleting != b->deleting || a->disrupted != b->disrupted || a->has_exit != b->has_exit || a->exit_code != b->exit_code ||
+           a->attempt != b->attempt || text_differs(a->node, b->node) || text_differs(a->reason, b->reason) ||
+           text_differs(a->message, b->message);
+}
+
+static void on_pod(void *ctx, const struct kube_key *key, const void *before, const void *after)
+{
+    struct scope *scope = ctx;
+    const struct pod_entry *was = before, *is = after, *any = is != NULL ? is : was;
+    struct kube_key job;
+    struct job_state *s = kube_key_set(&job, key->ns, any->job) ? state_find(scope->controller->states, &job) : NULL;
+
+    if (s != NULL && s->own_count > 0) {
+        state_own_forget(s, any->uid, false);
+        if (is == NULL || is->deleting)
+            state_own_forget(s, any->uid, true);
+        if (was != NULL && is != NULL && strcmp(was->uid, is->uid) != 0)
+            state_own_forget(s, was->uid, true);
+    }
+    if (was != NULL && is != NULL && !pod_differs(was, is))
+        return;
+    add_owner(scope, key->ns, any->job, "a pod changed");
+}
+
+static void on_service(void *ctx, const struct kube_key *key, const void *before, const void *after)
+{
+    const struct child_entry *any = after != NULL ? after : before;
+
+    if (before == NULL || after == NULL)
+        add_owner(ctx, key->ns, any->job, "a Service came or went");
+}
+
+static void add_jobs_on_node(struct controller *c, const char *node)
+{
+    for (size_t i = 0; i < c->scope_count; i++) {
+        struct kube_cache_at at;
+        for (const struct pod_entry *p = kube_cache_first(kube_informer_cache(c->scopes[i].pods), &at); p != NULL; p = kube_cache_next(&at)) {
+            if (p->node != NULL && strcmp(p->node, node) == 0)
+                add_owner(&c->scopes[i], kube_entry_namespace(p), p->job, "a node changed");
+        }
+    }
+}
+
+static void on_node(void *ctx, const struct kube_key *key, const void *before, const void *after)
+{
+    struct controller *c = ctx;
+    const struct node_entry *was = before, *is = after;
+    bool was_lost = was == NULL || was->lost, is_lost = is == NULL || is->lost;
+
+    c->node_count += (is != NULL && is->takes_pods) - (was != NULL && was->takes_pods);
+    if (was_lost == is_lost || !c->synced)
+        return;
+    log_info(is_lost ? "node lost" : "node is back", KV("node", key->name));
+    add_jobs_on_node(c, key->name);
+}
+
+static void on_trouble(void *ctx, const struct error *why, uint32_t failures)
+{
+    (void)ctx;
+    log_warn_from("a list or watch failed, it is taken up again", why, KVI("failures", failures));
+}
+
+/* ---- what is there at the start -------------------------------------------------------------------------------------- */
+
+static bool is_synced(const struct kube_informer *i)
+{
+    return kube_cache_synced(kube_informer_cache(i));
+}
+
+static void on_synced(void *ctx)
+{
+    struct controller *c = ctx;
+    bool all = c->nodes == NULL || is_synced(c->nodes);
+    size_t jobs = 0;
+
+    for (size_t i = 0; i < c->scope_count; i++)
+        all = all && c->scopes[i].services != NULL && is_synced(c->scopes[i].jobs) && is_synced(c->scopes[i].pods) && is_synced(c->scopes[i].services);
+    if (!all || c->synced)
+        return;
+    c->synced = true;
+    for (size_t i = 0; i < c->scope_count; i++) {
+        struct kube_cache_at at;
+        for (const struct job_entry *j = kube_cache_first(kube_informer_cache(c->scopes[i].jobs), &at); j != NULL; j = kube_cache_next(&at)) {
+            struct kube_key key;
+            bool rests = j->is_over && j->ttl_at_ms == 0 && kube_cache_count_of(kube_informer_cache(c->scopes[i].pods), j->uid) == 0;
+            jobs++;
+            if (!rests && kube_key_set(&key, kube_entry_namespace(j), kube_entry_name(j)))
+                kube_queue_add(c->queue, &key, "start", clock_mono_ms());
+        }
+    }
+    log_info("caches are in step with the API server", KVI("jobs", jobs), KVI("nodes", c->node_count), KV("leading", c->leading ? "yes" : "no"));
+    controller_wake(c);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------- */
+
+static int start_scope(struct controller *c, struct scope *s, struct error *e)
+{
+    const struct kube_informer_def jobs = {
+        .resource = &RESOURCE_JOB, .ns = s->ns, .synced = on_synced, .trouble = on_trouble, .ctx = c,
+        .cache = { .entry_size = sizeof(struct job_entry), .project = job_entry_project, .release = job_entry_release,
+                   .index = job_entry_index, .changed = on_job, .ctx = s } };
+    const struct kube_informer_def pods = {
+        .resource = &RESOURCE_POD, .ns = s->ns, .label_selector = LABEL_JOB_UID, .synced = on_synced, .trouble = on_trouble, .ctx = c,
+        .cache = { .entry_size = sizeof(struct pod_entry), .project = pod_entry_project, .release = pod_entry_release,
+                   .changed = on_pod, .ctx = s } };
+    const struct kube_informer_def services = {
+        .resource = &RESOURCE_SERVICE, .ns = s->ns, .label_selector = LABEL_JOB_UID, .want = KUBE_WANT_METADATA, .synced = on_synced,
+        .trouble = on_trouble, .ctx = c,
+        .cache = { .entry_size = sizeof(struct child_entry), .project = child_entry_project, .changed = on_service, .ctx = s } };
+
+    if (kube_informer_new(c->loop, c->def.client, &jobs, &s->jobs, e) < 0 ||
+        kube_informer_new(c->loop, c->def.client, &pods, &s->pods, e) < 0)
+        return -1;
+    return kube_informer_new(c->loop, c->def.client, &services, &s->services, e);
+}
+
+static int start_informers(struct controller *c, struct error *e)
+{
+    const struct kube_informer_def nodes = {
+        .resource = &RESOURCE_NODE, .synced = on_synced, .trouble = on_trouble, .ctx = c,
+        .cache = { .entry_size = sizeof(struct node_entry), .project = node_entry_project, .index = job_entry_index, .changed = on_node, .ctx = c } };
+
+    for (size_t i = 0; i < c->scope_count; i++) {
+        if (start_scope(c, &c->scopes[i], e) < 0)
+            return -1;
+    }
+    return c->def.options->watch_nodes ? kube_informer_new(c->loop, c->def.client, &nodes, &c->nodes, e) : 0;
+}
+
+int controller_new(struct loop *l, const struct controller_def *def, struct controller **ret, struct error *e)
+{
+    const struct options *o = def->options;
+    struct controller *c = xcalloc(1, sizeof *c);
+    uint64_t seed = 0;
+
+    *c = (struct controller){ .loop = l, .def = *def };
+    if (crypto_random(&seed, sizeof seed, e) < 0) {
+        free(c);
+        return -1;
+    }
+    c->states = state_table_new();
+    c->queue = kube_queue_new(&(struct kube_queue_options){ .spacing_ms = SPACING_MS, .retry_max_ms = 60000, .seed = seed });
+    c->timer = loop_timer_new(l, on_timer, c);
+    c->recorder = kube_recorder_new(def->client, FIELD_MANAGER, def->instance, seed);
+    c->scope_count = o->namespace_count > 0 ? o->namespace_count : 1;
+    c->scopes = xcalloc(c->scope_count, sizeof *c->scopes);
+    for (size_t i = 0; i < c->scope_count; i++)
+        c->scopes[i] = (struct scope){ .controller = c, .ns = o->namespace_count > 0 ? o->namespace_list[i] : NULL };
+    if (start_informers(c, e) < 0) {
+        controller_free(c);
+        return -1;
+    }
+    *ret = c;
+    return 0;
+}
+
+void controller_free(struct controller *c)
+{
+    if (c == NULL)
+        return;
+    c->synced = false;
+    for (size_t i = 0; i < c->scope_count; i++) {
+        kube_informer_free(c->scopes[i].jobs);
+        kube_informer_free(c->scopes[i].pods);
+        kube_informer_free(c->scopes[i].services);
+    }
+    kube_informer_free(c->nodes);
+    kube_recorder_free(c->recorder);
+    while (c->works != NULL)
+        work_free(c->works);
+    loop_timer_free(c->timer);
+    kube_queue_free(c->queue);
+    state_table_free(c->states);
+    free(c->scopes);
+    free(c);
+}
+
+void controller_lead(struct controller *c)
+{
+    c->leading = true;
+    controller_wake(c);
+}
+
+void controller_rest(struct controller *c)
+{
+    loop_timer_cancel(c->timer);
+    c->synced = false; /* nothing comes into the queue or out of it any more */
+}
+
+bool controller_idle(const struct controller *c)
+{
+    return c->works == NULL;
+}
+
+bool controller_synced(const struct controller *c)
+{
+    return c->synced;
+}
+
+void controller_measure(const struct controller *c, struct metrics *m)
+{
+    m->jobs = m->pods = m->services = m->cache_bytes = 0;
+    for (size_t i = 0; i < c->scope_count; i++) {
+        const struct scope *s = &c->scopes[i];
+        const struct kube_cache *caches[] = { kube_informer_cache(s->jobs), kube_informer_cache(s->pods), kube_informer_cache(s->services) };
+        m->jobs += kube_cache_count(caches[0]);
+        m->pods += kube_cache_count(caches[1]);
+        m->services += kube_cache_count(caches[2]);
+        for (size_t k = 0; k < COUNT(caches); k++)
+            m->cache_bytes += kube_cache_bytes(caches[k]);
+    }
+    m->nodes = c->node_count > 0 ? (size_t)c->node_count : 0;
+    m->queue_length = kube_queue_length(c->queue);
+    m->jobs_in_work = kube_queue_in_work(c->queue);
+    m->leading = controller_may_write(c);
+    m->synced = c->synced;
+    kube_client_stats(c->def.client, &m->client);
+}
+
+/* ---- coordinators ----------------------------------------------------------------------------------------------------- */
+
+static struct job_state *state_of(struct controller *c, const char *ns, const char *name)
+{
+    struct kube_key key;
+    struct scope *scope = controller_scope(c, ns);
+    const struct job_entry *job = NULL;
+
+    if (scope != NULL && c->synced && kube_key_set(&key, ns, name))
+        job = kube_cache_get(kube_informer_cache(scope->jobs), &key);
+    return job != NULL && !job->is_over ? state_get(c->states, &key, job->uid) : NULL;
+}
+
+enum caller controller_check_caller(struct controller *c, const char *ns, const char *name, const char *token)
+{
+    struct job_state *s = state_of(c, ns, name);
+    char right[CONTROL_TOKEN_MAX];
+
+    if (s == NULL)
+        return CALLER_WRONG;
+    if (!s->key_known) {
+        secret_fetch(c, s);
+        return CALLER_LATER;
+    }
+    control_token(s->job_key, s->uid, right);
+    bool same = strlen(token) == strlen(right) && crypto_equal(token, right, strlen(right));
+    crypto_wipe(right, sizeof right);
+    return same ? CALLER_RIGHT : CALLER_WRONG;
+}
+
+bool controller_take_report(struct controller *c, const char *ns, const char *name, struct coordinator_report *report)
+{
+    struct job_state *s = state_of(c, ns, name);
+
+    if (s == NULL || strcmp(s->uid, report->job_uid) != 0) {
+        report_release(report);
+        free(report);
+        return false;
+    }
+    state_take_report(s, report);
+    controller_add(c, &s->key, "its coordinator reported", 0);
+    return true;
+}

@@ -1,0 +1,318 @@
+#include "operator/entry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#define MESSAGE_MAX 1023 /* of pod_view.message */
+#define LAST_APPLIED "kubectl.kubernetes.io/last-applied-configuration"
+
+static int64_t read_time(const cJSON *tree, const char *path)
+{
+    int64_t wall_ms;
+
+    return clock_parse(json_text(tree, path, ""), &wall_ms) == 0 ? wall_ms : 0;
+}
+
+static bool read_number(const cJSON *object, const char *label, int32_t most, int32_t *ret_value)
+{
+    const char *text = kube_label(object, label);
+    int64_t value;
+
+    if (text == NULL || !text_int(text, &value) || value < 0 || value > most)
+        return false;
+    *ret_value = (int32_t)value;
+    return true;
+}
+
+/* The last bytes of a longer text: logs say at their end what went wrong. Cut at a whole character. */
+static char *tail(const char *text)
+{
+    size_t len = strlen(text);
+    const char *from = len > MESSAGE_MAX ? text + len - MESSAGE_MAX : text;
+
+    while (from != text && ((unsigned char)*from & 0xc0) == 0x80)
+        from++;
+    return *from != '\0' ? xstrdup(from) : NULL;
+}
+
+static void take_text(char **to, const char *text)
+{
+    if (text == NULL || text[0] == '\0')
+        return;
+    free(*to);
+    *to = tail(text);
+}
+
+static bool owner_name(const cJSON *object, char ret_name[JOB_NAME_MAX + 1])
+{
+    const cJSON *owner = kube_controller(object);
+    const char *name = json_text(owner, "name", "");
+
+    if (strcmp(json_text(owner, "kind", ""), JOB_KIND) != 0 || name[0] == '\0' || strlen(name) > JOB_NAME_MAX)
+        return false;
+    (void)snprintf(ret_name, JOB_NAME_MAX + 1, "%s", name);
+    return true;
+}
+
+/* ---- pods ------------------------------------------------------------------------------------------------------------- */
+
+static enum pod_phase read_phase(const cJSON *pod)
+{
+    static const char *const NAMES[] = { "Pending", "Running", "Succeeded", "Failed" }; /* as enum pod_phase */
+    const char *text = json_text(pod, "status.phase", "Pending");
+
+    for (size_t i = 0; i < COUNT(NAMES); i++) {
+        if (strcmp(NAMES[i], text) == 0)
+            return (enum pod_phase)i;
+    }
+    return POD_UNKNOWN;
+}
+
+static bool condition_is_true(const cJSON *pod, const char *type)
+{
+    return strcmp(json_text(kube_condition(pod, type), "status", ""), "True") == 0;
+}
+
+/* pod_build writes down which container it took for the main one; a pod without that has it first. */
+static const char *main_container(const cJSON *pod)
+{
+    const char *named = kube_annotation(pod, ANNOTATION_MAIN_CONTAINER);
+    const cJSON *first = cJSON_GetArrayItem(json_at(pod, "spec.containers"), 0);
+
+    return named != NULL ? named : json_text(first, "name", "");
+}
+
+static const cJSON *status_of(const cJSON *pod, const char *container)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, json_at(pod, "status.containerStatuses")) {
+        if (strcmp(json_text(item, "name", ""), container) == 0)
+            return item;
+    }
+    return NULL;
+}
+
+static void read_end(const cJSON *terminated, struct pod_entry *p)
+{
+    int64_t code = json_int(terminated, "exitCode", -1), signal_number = json_int(terminated, "signal", 0);
+
+    p->finished_ms = read_time(terminated, "finishedAt");
+    take_text(&p->reason, json_text(terminated, "reason", ""));
+    take_text(&p->message, json_text(terminated, "message", ""));
+    if (code < 0 || code > 255 || strcmp(json_text(terminated, "reason", ""), "ContainerStatusUnknown") == 0)
+        return; /* nobody saw it end: 137 stands there for want of a better number */
+    p->has_exit = true;
+    p->exit_code = (int32_t)code;
+    p->signal = signal_number > 0 && signal_number < 65 ? (int32_t)signal_number : code > 128 && code < 128 + 32 ? (int32_t)code - 128 : 0;
+}
+
+/* A pod that does not start: the first container that says why it waits, init containers before the others. */
+static void read_waiting(const cJSON *pod, struct pod_entry *p)
+{
+    static const char *const LISTS[] = { "status.initContainerStatuses", "status.containerStatuses" };
+    static const char *const ORDINARY[] = { "PodInitializing", "ContainerCreating" };
+    const cJSON *item;
+
+    for (size_t i = 0; i < COUNT(LISTS); i++) {
+        cJSON_ArrayForEach(item, json_at(pod, LISTS[i])) {
+            const char *reason = json_text(item, "state.waiting.reason", "");
+            if (reason[0] == '\0' || strcmp(reason, ORDINARY[0]) == 0 || strcmp(reason, ORDINARY[1]) == 0)
+                continue;
+            take_text(&p->reason, reason);
+            take_text(&p->message, json_text(item, "state.waiting.message", json_text(item, "lastState.terminated.message", "")));
+            return;
+        }
+    }
+}
+
+/* An init container that failed ends the pod before the main container ever ran. */
+static void read_init_end(const cJSON *pod, struct pod_entry *p)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, json_at(pod, "status.initContainerStatuses")) {
+        const cJSON *terminated = json_at(item, "state.terminated");
+        if (terminated == NULL || json_int(terminated, "exitCode", 0) == 0)
+            continue;
+        read_end(terminated, p);
+        auto_free char *said = TAKE(p->message);
+        p->message = xasprintf("init container %.63s: %.800s", json_text(item, "name", ""), said != NULL ? said : json_text(terminated, "reason", ""));
+        return;
+    }
+}
+
+static void read_containers(const cJSON *pod, struct pod_entry *p)
+{
+    const cJSON *main_status = status_of(pod, main_container(pod)), *terminated = json_at(main_status, "state.terminated");
+
+    p->started_ms = read_time(main_status, "state.running.startedAt");
+    if (terminated != NULL) {
+        p->started_ms = read_time(terminated, "startedAt");
+        read_end(terminated, p);
+    } else if (p->phase == POD_PENDING) {
+        read_waiting(pod, p);
+    }
+    if (p->phase == POD_FAILED && !p->has_exit)
+        read_init_end(pod, p);
+}
+
+/* What the system did to the pod outranks what its containers said about it. */
+static void read_system(const cJSON *pod, struct pod_entry *p)
+{
+    const cJSON *scheduled = kube_condition(pod, "PodScheduled"), *target = kube_condition(pod, "DisruptionTarget");
+    const char *reason = json_text(pod, "status.reason", "");
+
+    p->scheduled = condition_is_true(pod, "PodScheduled") || p->node != NULL;
+    p->ready = condition_is_true(pod, "Ready");
+    if (!p->scheduled && scheduled != NULL) {
+        take_text(&p->reason, json_text(scheduled, "reason", ""));
+        take_text(&p->message, json_text(scheduled, "message", ""));
+    }
+    if (condition_is_true(pod, "DisruptionTarget")) {
+        p->disrupted = true;
+        p->tainted = strcmp(json_text(target, "reason", ""), "DeletionByTaintManager") == 0;
+        take_text(&p->reason, json_text(target, "reason", ""));
+        take_text(&p->message, json_text(target, "message", ""));
+    } else if (reason[0] != '\0' && (p->phase == POD_FAILED || p->phase == POD_UNKNOWN)) {
+        p->disrupted = true;
+        take_text(&p->reason, reason);
+        take_text(&p->message, json_text(pod, "status.message", ""));
+    }
+    if (p->phase == POD_FAILED && p->finished_ms == 0)
+        p->finished_ms = read_time(kube_condition(pod, "Ready"), "lastTransitionTime");
+}
+
+bool pod_entry_project(void *ctx, const cJSON *object, void *ret_entry)
+{
+    struct pod_entry *p = ret_entry;
+    const char *role_text = kube_label(object, LABEL_ROLE), *uid = kube_uid(object);
+    enum job_role role;
+
+    (void)ctx;
+    if (role_text == NULL || !role_parse(role_text, &role) || uid[0] == '\0' || strlen(uid) >= sizeof p->uid)
+        return false;
+    if (!owner_name(object, p->job) || !read_number(object, LABEL_INDEX, JOB_MAX_REPLICAS, &p->index) ||
+        !read_number(object, LABEL_ATTEMPT, INT32_MAX, &p->attempt))
+        return false;
+    (void)snprintf(p->uid, sizeof p->uid, "%s", uid);
+    p->role = (uint8_t)role;
+    p->phase = (uint8_t)read_phase(object);
+    p->deleting = kube_deleting(object);
+    p->gone_by_ms = read_time(object, "metadata.deletionTimestamp");
+    p->created_ms = read_time(object, "metadata.creationTimestamp");
+    take_text(&p->node, json_text(object, "spec.nodeName", ""));
+    read_containers(object, p);
+    read_system(object, p);
+    return true;
+}
+
+void pod_entry_release(void *ctx, void *entry)
+{
+    struct pod_entry *p = entry;
+
+    (void)ctx;
+    free(p->node);
+    free(p->reason);
+    free(p->message);
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------------ */
+
+static bool has_taint(const cJSON *node, const char *key)
+{
+    const cJSON *taint;
+
+    cJSON_ArrayForEach(taint, json_at(node, "spec.taints")) {
+        if (strcmp(json_text(taint, "key", ""), key) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool node_entry_project(void *ctx, const cJSON *object, void *ret_entry)
+{
+    struct node_entry *n = ret_entry;
+    const char *ready = json_text(kube_condition(object, "Ready"), "status", "");
+
+    (void)ctx;
+    /* Unknown: its kubelet has been silent for the cluster's grace period. False is the kubelet's own word: it lives. */
+    n->lost = strcmp(ready, "Unknown") == 0 || has_taint(object, "node.kubernetes.io/out-of-service");
+    n->takes_pods = strcmp(ready, "True") == 0 && !json_bool(object, "spec.unschedulable", false);
+    return true;
+}
+
+bool child_entry_project(void *ctx, const cJSON *object, void *ret_entry)
+{
+    struct child_entry *c = ret_entry;
+
+    (void)ctx;
+    return owner_name(object, c->job) && !kube_deleting(object);
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------------- */
+
+static void copy_key(cJSON *to, const cJSON *from, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(from, key);
+
+    if (value != NULL)
+        json_put(to, key, cJSON_Duplicate(value, true));
+}
+
+char *job_text(const cJSON *object)
+{
+    static const char *const KEPT[] = { "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+                                        "deletionTimestamp", "labels", "annotations" };
+    const cJSON *from = cJSON_GetObjectItemCaseSensitive(object, "metadata");
+    auto_json cJSON *o = json_object();
+    cJSON *metadata = json_object();
+
+    json_put_text(o, "apiVersion", JOB_API_VERSION); /* items of a list may come without */
+    json_put_text(o, "kind", JOB_KIND);
+    for (size_t i = 0; i < COUNT(KEPT); i++)
+        copy_key(metadata, from, KEPT[i]);
+    cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(metadata, "annotations"), LAST_APPLIED);
+    json_put(o, "metadata", metadata);
+    copy_key(o, object, "spec");
+    copy_key(o, object, "status");
+    return json_print(o, false);
+}
+
+bool job_entry_project(void *ctx, const cJSON *object, void *ret_entry)
+{
+    struct job_entry *j = ret_entry;
+    const char *uid = kube_uid(object), *version = kube_version(object), *phase = json_text(object, "status.phase", "");
+    int64_t ttl_s = json_int(object, "spec.runPolicy.ttlSecondsAfterFinished", -1);
+
+    (void)ctx;
+    if (uid[0] == '\0' || strlen(uid) >= sizeof j->uid || version[0] == '\0' || strlen(version) >= sizeof j->version)
+        return false;
+    (void)snprintf(j->uid, sizeof j->uid, "%s", uid);
+    (void)snprintf(j->version, sizeof j->version, "%s", version);
+    j->is_over = strcmp(phase, phase_name(PHASE_SUCCEEDED)) == 0 || strcmp(phase, phase_name(PHASE_FAILED)) == 0;
+    if (!j->is_over)
+        j->text = job_text(object);
+    else if (ttl_s >= 0)
+        j->ttl_at_ms = read_time(object, "status.completionTime") + ttl_s * 1000;
+    return true;
+}
+
+void job_entry_release(void *ctx, void *entry)
+{
+    (void)ctx;
+    free(((struct job_entry *)entry)->text);
+}
+
+const char *job_entry_index(void *ctx, const cJSON *object)
+{
+    (void)ctx;
+    (void)object;
+    return "";
+}

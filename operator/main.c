@@ -1,0 +1,225 @@
+/* ringmaster-operator — runs the TrainingJobs of a cluster. */
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crypto.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "operator/controller.h"
+#include "operator/surface.h"
+
+#define EXIT_USAGE 2
+#define IDENTITY_MAX 200
+#define MEASURE_EVERY_MS 1000
+#define REST_MS 5000            /* for what is under way, after SIGTERM */
+
+struct program {
+    struct options options;
+    struct loop *loop;
+    struct kube_config *config;
+    struct kube_client *client;
+    struct kube_elector *elector;
+    struct controller *controller;
+    struct surface *surface;
+    struct loop_timer *tick;
+    struct metrics metrics;
+    char identity[IDENTITY_MAX];
+    bool ending;
+    int64_t give_up_ms;
+    int code;
+};
+
+/* ---- leading ---------------------------------------------------------------------------------------------------------- */
+
+static void on_lease(void *ctx, bool held)
+{
+    struct program *p = ctx;
+
+    if (held) {
+        log_info("leading", KV("identity", p->identity));
+        controller_lead(p->controller);
+    } else if (!p->ending) {
+        /* Another may lead by now. Starting anew is the one way that leaves nothing behind. */
+        log_error("the lease is lost, so this process ends; it is started again and waits for its turn");
+        p->code = 1;
+        loop_stop(p->loop);
+    }
+}
+
+static void on_lease_trouble(void *ctx, const struct error *why)
+{
+    (void)ctx;
+    log_warn_from("lease not read or written", why);
+}
+
+static int start_elector(struct program *p, struct error *e)
+{
+    const struct options *o = &p->options;
+    uint64_t seed = 0;
+
+    if (!o->leader_elect) {
+        controller_lead(p->controller);
+        return 0;
+    }
+    if (crypto_random(&seed, sizeof seed, e) < 0)
+        return -1;
+    struct kube_elector_def def = {
+        .ns = o->lease_namespace != NULL && o->lease_namespace[0] != '\0' ? o->lease_namespace : p->config->ns,
+        .name = o->lease_name,
+        .lease = { .identity = p->identity, .duration_ms = o->lease_duration_ms, .renew_deadline_ms = o->lease_renew_ms,
+                   .retry_ms = o->lease_retry_ms, .seed = seed },
+        .changed = on_lease, .trouble = on_lease_trouble, .ctx = p };
+    return kube_elector_new(p->loop, p->client, &def, &p->elector, e);
+}
+
+/* ---- ending ----------------------------------------------------------------------------------------------------------- */
+
+static void on_released(void *ctx)
+{
+    loop_stop(((struct program *)ctx)->loop);
+}
+
+static void on_signal(void *ctx, int signal_number)
+{
+    struct program *p = ctx;
+
+    if (p->ending) {
+        loop_stop(p->loop);
+        return;
+    }
+    log_info("ending: what is under way is finished, then the lease is given up", KVI("signal", signal_number));
+    p->ending = true;
+    p->give_up_ms = clock_mono_ms() + REST_MS;
+    controller_rest(p->controller);
+    loop_timer_at(p->tick, clock_mono_ms());
+}
+
+static void end_when_idle(struct program *p)
+{
+    if (!controller_idle(p->controller) && clock_mono_ms() < p->give_up_ms) {
+        loop_timer_at(p->tick, clock_mono_ms() + 20);
+        return;
+    }
+    if (p->elector == NULL)
+        loop_stop(p->loop);
+    else
+        kube_elector_release(p->elector, on_released, p);
+}
+
+/* ---- every second ----------------------------------------------------------------------------------------------------- */
+
+static void on_tick(void *ctx)
+{
+    struct program *p = ctx;
+
+    if (p->ending) {
+        end_when_idle(p);
+        return;
+    }
+    controller_measure(p->controller, &p->metrics);
+    if (p->surface != NULL) {
+        p->metrics.coordinators = surface_coordinators(p->surface);
+        surface_tell(p->surface, &p->metrics);
+    }
+    loop_timer_at(p->tick, clock_mono_ms() + MEASURE_EVERY_MS);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------- */
+
+/* Unique for each start: a process that is started again under the same name does not hold what the one before held. */
+static int make_identity(struct program *p, struct error *e)
+{
+    char host[100] = "operator", random_text[17];
+    uint8_t bytes[8];
+
+    if (crypto_random(bytes, sizeof bytes, e) < 0)
+        return -1;
+    crypto_hex(bytes, sizeof bytes, random_text);
+    (void)gethostname(host, sizeof host - 1);
+    const char *name = p->options.identity != NULL && p->options.identity[0] != '\0' ? p->options.identity : host;
+    (void)snprintf(p->identity, sizeof p->identity, "%.150s_%s", name, random_text);
+    return 0;
+}
+
+static int start(struct program *p, struct error *e)
+{
+    static const int SIGNALS[] = { SIGINT, SIGTERM };
+    const struct options *o = &p->options;
+    struct kube_config_source source;
+    struct kube_client_options client = { .max_in_flight = (uint32_t)o->max_requests };
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    kube_config_source(&source);
+    source.kubeconfig = o->kubeconfig;
+    source.context = o->context;
+    if (loop_new(&p->loop, e) < 0 || loop_signals(p->loop, SIGNALS, COUNT(SIGNALS), on_signal, p, e) < 0 || make_identity(p, e) < 0)
+        return -1;
+    if (kube_config_load(&source, &p->config, e) < 0 || kube_client_new(p->loop, p->config, &client, &p->client, e) < 0)
+        return -1;
+    log_info("starting", KV("version", RINGMASTER_VERSION), KV("server", p->config->server), KV("identity", p->identity),
+             KV("namespaces", o->namespace_count > 0 ? o->namespaces : "all"));
+    struct controller_def def = { .options = o, .client = p->client, .elector = &p->elector, .instance = p->identity, .metrics = &p->metrics };
+    if (controller_new(p->loop, &def, &p->controller, e) < 0 || start_elector(p, e) < 0)
+        return -1;
+    if (o->listen_port > 0 && surface_new(p->loop, o->listen_address, (int)o->listen_port, p->controller, &p->surface, e) < 0)
+        return -1;
+    p->tick = loop_timer_new(p->loop, on_tick, p);
+    loop_timer_at(p->tick, clock_mono_ms());
+    return 0;
+}
+
+static void stop(struct program *p)
+{
+    surface_free(p->surface);
+    controller_free(p->controller);
+    kube_elector_free(p->elector);
+    kube_client_free(p->client);
+    kube_config_free(p->config);
+    loop_timer_free(p->tick);
+    if (p->loop != NULL)
+        loop_free(p->loop);
+}
+
+static int run(struct program *p)
+{
+    struct error e = ERROR_INIT;
+
+    if (start(p, &e) < 0) {
+        log_error_from("the operator cannot start", &e);
+        p->code = 1;
+    } else if (loop_run(p->loop, &e) < 0) {
+        log_error_from("the operator cannot go on", &e);
+        p->code = 1;
+    }
+    stop(p);
+    return p->code;
+}
+
+int main(int argc, char **argv)
+{
+    struct program p = { .code = 0 };
+    struct error e = ERROR_INIT;
+    bool help = false;
+    int code = 0;
+
+    log_setup("operator", NULL, LOG_INFO, false);
+    if (options_read(argc, argv, &p.options, &help, &e) != 0) {
+        (void)fprintf(stderr, "ringmaster-operator: %s\n", e.text);
+        options_release(&p.options);
+        return EXIT_USAGE;
+    }
+    log_setup("operator", NULL, (enum log_level)p.options.log_level, p.options.log_json);
+    if (help)
+        options_help(stdout);
+    else if (p.options.version)
+        (void)printf("ringmaster-operator %s\n", RINGMASTER_VERSION);
+    else
+        code = run(&p);
+    options_release(&p.options);
+    return code;
+}

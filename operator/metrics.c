@@ -1,0 +1,74 @@
+#include "operator/metrics.h"
+
+#include <inttypes.h>
+
+#include "base/mem.h"
+
+static const int64_t BOUNDS_MS[METRICS_BUCKETS] = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30000 };
+
+void metrics_observe_pass(struct metrics *m, int64_t ms)
+{
+    size_t i = 0;
+
+    while (i < METRICS_BUCKETS - 1 && ms > BOUNDS_MS[i])
+        i++;
+    m->pass_buckets[i]++;
+    m->pass_seconds += (double)ms / 1000.0;
+    m->passes++;
+}
+
+static void add(struct buf *out, const char *type, const char *name, const char *help, double value)
+{
+    buf_addf(out, "# HELP ringmaster_%s %s\n# TYPE ringmaster_%s %s\nringmaster_%s %.17g\n", name, help, name, type, name, value);
+}
+
+static void add_histogram(const struct metrics *m, struct buf *out)
+{
+    uint64_t sum = 0;
+
+    buf_add(out, "# HELP ringmaster_reconcile_duration_seconds From the queue to the last reply, for one look at a job.\n"
+                 "# TYPE ringmaster_reconcile_duration_seconds histogram\n");
+    for (size_t i = 0; i + 1 < METRICS_BUCKETS; i++) {
+        sum += m->pass_buckets[i];
+        buf_addf(out, "ringmaster_reconcile_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n", (double)BOUNDS_MS[i] / 1000.0, sum);
+    }
+    buf_addf(out, "ringmaster_reconcile_duration_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n"
+                  "ringmaster_reconcile_duration_seconds_sum %.17g\nringmaster_reconcile_duration_seconds_count %" PRIu64 "\n",
+             m->passes, m->pass_seconds, m->passes);
+}
+
+void metrics_format(const struct metrics *m, struct buf *out)
+{
+    const struct { const char *type, *name, *help; double value; } rows[] = {
+        { "counter", "jobs_created_total", "Jobs that were accepted.", (double)m->jobs_created },
+        { "counter", "jobs_succeeded_total", "Jobs that ended well.", (double)m->jobs_succeeded },
+        { "counter", "jobs_failed_total", "Jobs that failed.", (double)m->jobs_failed },
+        { "counter", "jobs_restarted_total", "Restarts of jobs, in place or with new pods.", (double)m->jobs_restarted },
+        { "counter", "jobs_suspended_total", "Jobs that were suspended.", (double)m->jobs_suspended },
+        { "counter", "jobs_invalid_total", "Jobs whose manifest passed the schema and cannot run.", (double)m->invalid_jobs },
+        { "counter", "pods_created_total", "Pods that were created.", (double)m->pods_created },
+        { "counter", "pods_deleted_total", "Pods whose deletion was asked for.", (double)m->pods_deleted },
+        { "counter", "pod_create_errors_total", "Creations of pods that were refused.", (double)m->pod_create_errors },
+        { "counter", "status_writes_total", "Writes of a job's status.", (double)m->status_writes },
+        { "counter", "status_conflicts_total", "Writes of a status that came too late.", (double)m->status_conflicts },
+        { "counter", "api_requests_total", "Answers of the API server.", (double)m->client.requests },
+        { "counter", "api_errors_total", "Answers with an error among them.", (double)m->client.errors },
+        { "counter", "api_throttled_total", "Answers that asked for fewer requests (429, 503).", (double)m->client.throttled },
+        { "counter", "api_received_bytes_total", "Bytes received from the API server.", (double)m->client.bytes_in },
+        { "gauge", "api_requests_in_flight", "Requests on their way.", (double)m->client.in_flight },
+        { "gauge", "api_requests_waiting", "Requests that wait for the others.", (double)m->client.waiting },
+        { "gauge", "jobs", "Jobs in the cache.", (double)m->jobs },
+        { "gauge", "pods", "Pods in the cache.", (double)m->pods },
+        { "gauge", "nodes", "Nodes that take pods.", (double)m->nodes },
+        { "gauge", "cache_bytes", "Memory of the caches' tables.", (double)m->cache_bytes },
+        { "gauge", "queue_depth", "Jobs that wait for a look, due or not.", (double)m->queue_length },
+        { "gauge", "jobs_in_work", "Jobs that are being looked at.", (double)m->jobs_in_work },
+        { "gauge", "coordinators", "Coordinators that are connected.", (double)m->coordinators },
+        { "gauge", "leader", "1 while this process leads.", m->leading ? 1 : 0 },
+        { "gauge", "synced", "1 once the caches hold what the API server has.", m->synced ? 1 : 0 },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++)
+        add(out, rows[i].type, rows[i].name, rows[i].help, rows[i].value);
+    add_histogram(m, out);
+}

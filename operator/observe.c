@@ -1,0 +1,108 @@
+#include "operator/observe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "job/coordinate.h"
+
+/* A pod that the taint manager gave up on and that is still there this long after its time belongs to a node that is gone;
+ * for operators that may not read nodes. */
+#define TAINTED_PATIENCE_MS 10000
+
+static void take_end(const struct pod_entry *pod, bool job_is_over, struct pod_view *v)
+{
+    bool well = pod->has_exit && pod->exit_code == 0;
+
+    v->has_exit = pod->has_exit;
+    v->exit_code = pod->exit_code;
+    v->signal = pod->signal;
+    if (well && pod->disrupted && pod->phase != POD_SUCCEEDED) {
+        v->has_exit = false; /* a program that ends in order because it was told to has not finished its work */
+        v->phase = pod->phase == POD_RUNNING ? POD_RUNNING : POD_FAILED;
+    } else if (pod->has_exit && !job_is_over && pod->phase != POD_SUCCEEDED) {
+        v->phase = well ? POD_SUCCEEDED : POD_FAILED;
+    }
+}
+
+void observe_pod(const struct pod_entry *pod, bool node_lost, bool job_is_over, int64_t now_wall_ms, struct pod_view *v)
+{
+    bool overdue = pod->tainted && pod->deleting && now_wall_ms > pod->gone_by_ms + TAINTED_PATIENCE_MS;
+
+    *v = (struct pod_view){ .role = (enum job_role)pod->role, .index = pod->index, .attempt = pod->attempt,
+                            .phase = (enum pod_phase)pod->phase, .scheduled = pod->scheduled, .ready = pod->ready,
+                            .deleting = pod->deleting, .node_lost = node_lost || overdue, .created_ms = pod->created_ms,
+                            .started_ms = pod->started_ms, .finished_ms = pod->finished_ms };
+    take_end(pod, job_is_over, v);
+    (void)snprintf(v->reason, sizeof v->reason, "%s", pod->reason != NULL ? pod->reason : "");
+    (void)snprintf(v->message, sizeof v->message, "%s", pod->message != NULL ? pod->message : "");
+    (void)snprintf(v->node, sizeof v->node, "%s", pod->node != NULL ? pod->node : "");
+    (void)snprintf(v->uid, sizeof v->uid, "%s", pod->uid);
+}
+
+static bool node_is_lost(const struct kube_cache *nodes, const char *name)
+{
+    struct kube_key key;
+
+    if (nodes == NULL || !kube_cache_synced(nodes) || name == NULL || !kube_key_set(&key, "", name))
+        return false;
+    const struct node_entry *node = kube_cache_get(nodes, &key);
+    return node == NULL || node->lost;
+}
+
+/* Pods that we created a moment ago and the watch has not told of. */
+static size_t add_own_pods(const struct job_state *s, struct pod_view *pods, size_t count)
+{
+    size_t known = count;
+
+    for (size_t i = 0; i < s->own_count; i++) {
+        const struct own_pod *own = &s->own[i];
+        bool there = own->deleted;
+        for (size_t k = 0; k < known && !there; k++)
+            there = pods[k].role == (enum job_role)own->role && pods[k].index == own->index && pods[k].attempt == own->attempt;
+        if (there)
+            continue;
+        pods[count] = (struct pod_view){ .role = (enum job_role)own->role, .index = own->index, .attempt = own->attempt,
+                                         .phase = POD_PENDING, .created_ms = own->wall_ms };
+        (void)snprintf(pods[count++].uid, sizeof pods[0].uid, "%s", own->uid);
+    }
+    return count;
+}
+
+static bool has_services(const struct observe_input *in)
+{
+    size_t wanted = 1 + (in->job->spec.network.service_per_pod ? (size_t)job_replicas(in->job) : 0);
+
+    return in->now_mono_ms < in->state->service_until_ms || kube_cache_count_of(in->services, in->job->uid) >= wanted;
+}
+
+void observe_job(const struct observe_input *in, struct observed *seen)
+{
+    struct job_state *s = in->state;
+    size_t most = kube_cache_count_of(in->pods, in->job->uid) + s->own_count, count = 0;
+    struct pod_view *pods = xcalloc(most + 1, sizeof *pods);
+    struct kube_cache_at at;
+
+    for (const struct pod_entry *p = kube_cache_first_of(in->pods, in->job->uid, &at); p != NULL && count < most; p = kube_cache_next(&at)) {
+        observe_pod(p, node_is_lost(in->nodes, p->node), in->job_is_over, in->now_wall_ms, &pods[count]);
+        pods[count].deleting |= state_own_find(s, p->uid, true) != NULL;
+        count++;
+    }
+    count = add_own_pods(s, pods, count);
+    memset(seen, 0, sizeof *seen);
+    coordinate_give_up(s->report, pods, count);
+    coordinate_view(in->job, s->report, in->now_wall_ms, &seen->coordinator);
+    seen->pods = pods;
+    seen->pod_count = count;
+    seen->has_service = has_services(in);
+    seen->has_secret = !pod_has_sidecar(in->job) || s->secret_known;
+    seen->node_count = in->node_count;
+    (void)snprintf(seen->create_error, sizeof seen->create_error, "%s", s->create_error);
+}
+
+void observe_release(struct observed *seen)
+{
+    free((void *)seen->pods);
+    seen->pods = NULL;
+}

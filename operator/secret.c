@@ -1,0 +1,193 @@
+/*
+ * The key of a job: 256 random bits in a Secret that only its sidecars mount. Made once; never logged, never in a status.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base64.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "operator/work.h"
+
+#define KEY_TEXT_BYTES (2 * CRYPTO_KEY_BYTES)
+
+static cJSON *secret_object(const struct work *w, const char *hex)
+{
+    cJSON *o = json_object(), *metadata = json_object(), *labels = json_object(), *data = json_object(), *owners = json_array();
+    char name[128];
+
+    pod_secret_name(w->job, name);
+    json_put_text(o, "apiVersion", "v1");
+    json_put_text(o, "kind", "Secret");
+    json_put_text(metadata, "name", name);
+    json_put_text(metadata, "namespace", w->key.ns);
+    json_put_text(labels, LABEL_JOB_NAME, w->key.name);
+    json_put_text(labels, LABEL_JOB_UID, w->state->uid);
+    json_put(metadata, "labels", labels);
+    json_append(owners, kube_owner_reference(&RESOURCE_JOB, w->key.name, w->state->uid));
+    json_put(metadata, "ownerReferences", owners);
+    json_put(o, "metadata", metadata);
+    json_put_text(o, "type", "Opaque");
+    json_put_bool(o, "immutable", true);
+    json_put_text(data, "key", hex);
+    json_put(o, "stringData", data);
+    return o;
+}
+
+static bool take_key(struct job_state *s, const cJSON *object)
+{
+    const char *text = json_text(object, "data.key", "");
+    char hex[KEY_TEXT_BYTES + 1] = "";
+    char *bytes = NULL;
+    size_t len = 0;
+
+    if (!base64_decode(text, strlen(text), &bytes, &len))
+        return false;
+    if (len == KEY_TEXT_BYTES)
+        memcpy(hex, bytes, len);
+    crypto_wipe(bytes, len);
+    free(bytes);
+    s->key_known = crypto_unhex(hex, s->job_key, sizeof s->job_key);
+    crypto_wipe(hex, sizeof hex);
+    return s->key_known;
+}
+
+/* ---- creating -------------------------------------------------------------------------------------------------------- */
+
+static void done(struct work *w, bool well)
+{
+    w->outstanding--;
+    w->stopped |= !well;
+    w->state->secret_known |= well;
+    execute_pump(w);
+}
+
+static void refuse(struct work *w, const char *why)
+{
+    struct error e = ERROR_INIT;
+    struct kube_reply refused = { .error = &e, .reason = "" };
+    char name[128], what[160];
+
+    pod_secret_name(w->job, name);
+    (void)snprintf(what, sizeof what, "Secret %s", name);
+    (void)error_set(&e, ERROR_INVALID, "%s", why);
+    execute_refused(w, what, &refused);
+}
+
+static void on_removed(void *ctx, struct kube_reply *reply)
+{
+    struct work *w = ctx;
+
+    if (reply->error != NULL && reply->error->kind != ERROR_NOT_FOUND)
+        work_fail(w, "delete the key of a former job of this name", reply);
+    w->retry = true;
+    done(w, false);
+}
+
+static void remove_former(struct work *w, const cJSON *object)
+{
+    struct kube_request r = { .verb = KUBE_DELETE, .resource = &RESOURCE_SECRET, .ns = w->key.ns, .name = kube_name(object),
+                              .delete_uid = kube_uid(object), .want = KUBE_WANT_NOTHING };
+    struct error e = ERROR_INIT;
+
+    w->retry = true;
+    if (!controller_may_write(w->c) || kube_client_send(w->c->def.client, &r, on_removed, w, NULL, &e) < 0)
+        done(w, false);
+}
+
+static void on_found(void *ctx, struct kube_reply *reply)
+{
+    struct work *w = ctx;
+
+    if (reply->error != NULL) {
+        work_fail(w, "read the job's key", reply);
+        done(w, false);
+        return;
+    }
+    const cJSON *owner = kube_controller(reply->object);
+    if (strcmp(kube_controller_uid(reply->object), w->state->uid) == 0) {
+        bool well = take_key(w->state, reply->object);
+        if (!well)
+            refuse(w, "it does not hold a key of 64 hex digits under \"key\"; delete it, it is made anew");
+        done(w, well);
+    } else if (strcmp(json_text(owner, "kind", ""), JOB_KIND) == 0 && strcmp(json_text(owner, "name", ""), w->key.name) == 0) {
+        remove_former(w, reply->object);
+    } else {
+        refuse(w, "it exists and is not of this job; delete or rename it");
+        done(w, false);
+    }
+}
+
+static void on_created(void *ctx, struct kube_reply *reply)
+{
+    struct work *w = ctx;
+    struct error e = ERROR_INIT;
+
+    if (reply->error == NULL) {
+        w->state->key_known = true;
+        done(w, true);
+        return;
+    }
+    w->state->key_known = false;
+    if (!reply->already_exists) {
+        char what[160], name[128];
+        pod_secret_name(w->job, name);
+        (void)snprintf(what, sizeof what, "Secret %s", name);
+        execute_refused(w, what, reply);
+        done(w, false);
+        return;
+    }
+    char name[128];
+    pod_secret_name(w->job, name);
+    struct kube_request r = { .verb = KUBE_GET, .resource = &RESOURCE_SECRET, .ns = w->key.ns, .name = name };
+    if (kube_client_send(w->c->def.client, &r, on_found, w, NULL, &e) < 0)
+        done(w, false);
+}
+
+bool secret_create(struct work *w)
+{
+    char hex[KEY_TEXT_BYTES + 1];
+    struct error e = ERROR_INIT;
+
+    if (!w->state->key_known && crypto_random(w->state->job_key, sizeof w->state->job_key, &e) < 0) {
+        log_error_from("no random bytes for a key", &e);
+        return false;
+    }
+    crypto_hex(w->state->job_key, sizeof w->state->job_key, hex);
+    auto_json cJSON *object = secret_object(w, hex);
+    struct kube_request r = { .verb = KUBE_CREATE, .resource = &RESOURCE_SECRET, .ns = w->key.ns, .body = object,
+                              .field_manager = FIELD_MANAGER, .want = KUBE_WANT_METADATA };
+    int result = kube_client_send(w->c->def.client, &r, on_created, w, NULL, &e);
+    crypto_wipe(hex, sizeof hex);
+    return result == 0;
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------------- */
+
+struct fetch { struct controller *c; struct kube_key key; char uid[KUBE_UID_MAX]; };
+
+static void on_fetched(void *ctx, struct kube_reply *reply)
+{
+    struct fetch *f = ctx;
+    struct job_state *s = state_find(f->c->states, &f->key);
+
+    if (s != NULL && strcmp(s->uid, f->uid) == 0 && reply->error == NULL && strcmp(kube_controller_uid(reply->object), f->uid) == 0)
+        (void)take_key(s, reply->object); /* without it the coordinator is turned away and asks again */
+    free(f);
+}
+
+void secret_fetch(struct controller *c, struct job_state *s)
+{
+    struct fetch *f = xcalloc(1, sizeof *f);
+    struct training_job named = { .name = s->key.name };
+    struct error e = ERROR_INIT;
+    char name[128];
+
+    *f = (struct fetch){ .c = c, .key = s->key };
+    (void)snprintf(f->uid, sizeof f->uid, "%s", s->uid);
+    pod_secret_name(&named, name);
+    struct kube_request r = { .verb = KUBE_GET, .resource = &RESOURCE_SECRET, .ns = s->key.ns, .name = name };
+    if (kube_client_send(c->def.client, &r, on_fetched, f, NULL, &e) < 0)
+        free(f);
+}

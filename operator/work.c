@@ -1,0 +1,236 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "job/decode.h"
+#include "operator/work.h"
+
+#define PASSES_MAX 16          /* of reconcile in one look; more is a fault in it */
+
+/* ---- life ------------------------------------------------------------------------------------------------------------- */
+
+static void drop_plan(struct work *w)
+{
+    if (w->has_plan)
+        plan_release(&w->plan);
+    w->has_plan = false;
+    observe_release(&w->seen);
+}
+
+void work_free(struct work *w)
+{
+    if (w->previous != NULL)
+        w->previous->next = w->next;
+    else
+        w->c->works = w->next;
+    if (w->next != NULL)
+        w->next->previous = w->previous;
+    drop_plan(w);
+    cJSON_Delete(w->object);
+    training_job_free(w->job);
+    free(w->status);
+    free(w->items);
+    free(w->said);
+    free(w);
+}
+
+void work_end(struct work *w)
+{
+    struct controller *c = w->c;
+    struct kube_key key = w->key;
+    int64_t now_ms = clock_mono_ms(), wall_ms = clock_wall_ms(), at_ms = w->requeue_at_ms;
+    bool retry = w->retry;
+    int64_t retry_after_ms = w->retry_after_ms;
+
+    w->state->in_work = false;
+    metrics_observe_pass(c->def.metrics, now_ms - w->begun_ms);
+    work_free(w);
+    if (retry) {
+        kube_queue_retry(c->queue, &key, now_ms, retry_after_ms);
+    } else {
+        kube_queue_forget(c->queue, &key);
+        kube_queue_done(c->queue, &key);
+    }
+    if (at_ms > 0)
+        kube_queue_add(c->queue, &key, "a time has come", now_ms + (at_ms > wall_ms ? at_ms - wall_ms : 0));
+    controller_wake(c);
+}
+
+void work_fail(struct work *w, const char *what, const struct kube_reply *reply)
+{
+    enum error_kind kind = reply->error != NULL ? reply->error->kind : ERROR_NONE;
+
+    w->retry = true;
+    if (reply->retry_after_ms > w->retry_after_ms)
+        w->retry_after_ms = reply->retry_after_ms;
+    if (kind == ERROR_CONFLICT || kind == ERROR_GONE)
+        log_debug("an answer says that what is known here is old", KV("what", what), KV("namespace", w->key.ns), KV("job", w->key.name));
+    else if (reply->error != NULL)
+        log_warn_from("request failed, it is made again", reply->error, KV("what", what), KV("namespace", w->key.ns), KV("job", w->key.name));
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+
+static bool read_object(struct work *w)
+{
+    auto_free struct problems *problems = xcalloc(1, sizeof *problems);
+    struct error e = ERROR_INIT;
+
+    (void)snprintf(w->version, sizeof w->version, "%s", kube_version(w->object));
+    w->status = xcalloc(1, sizeof *w->status);
+    if (job_decode(w->object, NULL, problems, &w->job, &e) < 0) {
+        status_store_invalid(w, e.text);
+        return false;
+    }
+    if (status_decode(cJSON_GetObjectItemCaseSensitive(w->object, "status"), w->status, &e) < 0) {
+        /* Acting without it might start again what is over. */
+        log_error_from("the status of a job cannot be read; the job is left alone", &e, KV("namespace", w->key.ns), KV("job", w->key.name));
+        w->retry = true;
+        work_end(w);
+        return false;
+    }
+    return true;
+}
+
+static void start(struct work *w)
+{
+    if (read_object(w))
+        work_step(w);
+}
+
+static void on_read(void *ctx, struct kube_reply *reply)
+{
+    struct work *w = ctx;
+
+    if (reply->error != NULL) {
+        if (reply->error->kind != ERROR_NOT_FOUND)
+            work_fail(w, "read the job", reply);
+        work_end(w);
+        return;
+    }
+    if (strcmp(kube_uid(reply->object), w->state->uid) != 0) {
+        w->retry = true; /* another job under the name: the cache will tell */
+        work_end(w);
+        return;
+    }
+    w->object = TAKE(reply->object);
+    w->state->must_read = false;
+    state_clear_fresh(w->state);
+    start(w);
+}
+
+static void read_from_server(struct work *w)
+{
+    struct kube_request r = { .verb = KUBE_GET, .resource = &RESOURCE_JOB, .ns = w->key.ns, .name = w->key.name };
+    struct error e = ERROR_INIT;
+
+    if (kube_client_send(w->c->def.client, &r, on_read, w, NULL, &e) == 0)
+        return;
+    log_error_from("job not read", &e, KV("namespace", w->key.ns), KV("job", w->key.name));
+    work_end(w);
+}
+
+static void read_text(struct work *w, const char *text)
+{
+    struct error e = ERROR_INIT;
+
+    if (json_parse(text, strlen(text), &w->object, &e) < 0) { /* it was printed by us */
+        log_error_from("a job in the cache cannot be read", &e, KV("namespace", w->key.ns), KV("job", w->key.name));
+        read_from_server(w);
+        return;
+    }
+    start(w);
+}
+
+static struct work *work_new(struct controller *c, struct scope *scope, const struct kube_key *key, const char *uid)
+{
+    struct work *w = xcalloc(1, sizeof *w);
+
+    *w = (struct work){ .c = c, .scope = scope, .key = *key, .begun_ms = clock_mono_ms(), .next = c->works };
+    if (w->next != NULL)
+        w->next->previous = w;
+    c->works = w;
+    w->state = state_get(c->states, key, uid);
+    w->state->in_work = true;
+    return w;
+}
+
+/* What is over and needs nothing now: no request is spent on it. */
+static bool may_rest(const struct controller *c, const struct scope *scope, const struct job_entry *job, const struct kube_key *key)
+{
+    int64_t wall_ms = clock_wall_ms();
+
+    if (!job->is_over || kube_cache_count_of(kube_informer_cache(scope->pods), job->uid) > 0)
+        return false;
+    if (job->ttl_at_ms > wall_ms)
+        kube_queue_add(c->queue, key, "time to live", clock_mono_ms() + job->ttl_at_ms - wall_ms);
+    return job->ttl_at_ms == 0 || job->ttl_at_ms > wall_ms;
+}
+
+void work_begin(struct controller *c, const struct kube_key *key, const char *reason)
+{
+    struct scope *scope = controller_scope(c, key->ns);
+    const struct job_entry *job = scope != NULL ? kube_cache_get(kube_informer_cache(scope->jobs), key) : NULL;
+
+    if (job == NULL || may_rest(c, scope, job, key)) {
+        if (job == NULL)
+            state_drop(c->states, key);
+        kube_queue_forget(c->queue, key);
+        kube_queue_done(c->queue, key);
+        return;
+    }
+    log_debug("looking at a job", KV("namespace", key->ns), KV("job", key->name), KV("because", reason));
+    struct work *w = work_new(c, scope, key, job->uid);
+    struct job_state *s = w->state;
+    if (s->must_read)
+        read_from_server(w);
+    else if (state_is_newer(s, job->version))
+        read_text(w, s->fresh_text);
+    else if (job->text != NULL)
+        read_text(w, job->text);
+    else
+        read_from_server(w);
+}
+
+/* ---- deciding --------------------------------------------------------------------------------------------------------- */
+
+static void look(struct work *w)
+{
+    struct controller *c = w->c;
+    int64_t wall_ms = clock_wall_ms(), now_ms = clock_mono_ms();
+    struct observe_input in = { .job = w->job, .job_is_over = phase_is_final(w->status->phase),
+                                .pods = kube_informer_cache(w->scope->pods), .services = kube_informer_cache(w->scope->services),
+                                .nodes = c->nodes != NULL ? kube_informer_cache(c->nodes) : NULL, .node_count = c->node_count,
+                                .state = w->state, .now_wall_ms = wall_ms, .now_mono_ms = now_ms };
+
+    drop_plan(w);
+    if (w->state->secret_attempt != w->status->attempt) {
+        w->state->secret_known = false; /* looked for again in each attempt: somebody may have deleted it */
+        w->state->secret_attempt = w->status->attempt;
+    }
+    state_own_expire(w->state, now_ms);
+    observe_job(&in, &w->seen);
+    reconcile(w->job, w->status, &w->seen, wall_ms, &w->plan);
+    w->has_plan = true;
+    if (w->plan.requeue_at_ms > 0)
+        w->requeue_at_ms = w->plan.requeue_at_ms;
+}
+
+void work_step(struct work *w)
+{
+    if (w->passes++ == PASSES_MAX) {
+        log_error("reconcile does not come to rest", KV("namespace", w->key.ns), KV("job", w->key.name));
+        w->retry = true;
+        work_end(w);
+        return;
+    }
+    w->requeue_at_ms = 0;
+    look(w);
+    if (w->plan.status_changed)
+        status_store(w);
+    else
+        execute_begin(w);
+}

@@ -1,0 +1,96 @@
+/*
+ * work.h — the operator's inside: the controller's struct and one look at one job. controller.c has caches and queue, work.c the
+ * order of a look, execute.c what a plan asks for, status.c what is written about a job, secret.c its key. Nobody else includes
+ * it.
+ *
+ * A look: read the job, observe, reconcile; store the status if it changed; tell its events; when the plan says record_first look
+ * again, else carry it out. Every step but the first waits for a reply, so that a look is a chain of callbacks that ends in
+ * work_end, whatever goes wrong.
+ */
+#ifndef OPERATOR_WORK_H
+#define OPERATOR_WORK_H
+
+#include "kube/event.h"
+#include "kube/informer.h"
+#include "kube/queue.h"
+#include "operator/controller.h"
+#include "operator/observe.h"
+
+/* One namespace, or all of them in one. */
+struct scope {
+    struct controller *controller;
+    const char *ns; /* NULL: all */
+    struct kube_informer *jobs, *pods, *services;
+};
+
+struct controller {
+    struct loop *loop;
+    struct controller_def def;
+    struct scope *scopes; size_t scope_count;
+    struct kube_informer *nodes; /* NULL: not watched */
+    int32_t node_count;          /* that take pods; 0 = unknown */
+    struct kube_queue *queue;
+    struct loop_timer *timer;    /* of the queue */
+    struct state_table *states;
+    struct kube_recorder *recorder;
+    struct work *works;          /* all that is under way */
+    bool synced, leading;
+};
+
+/* What a plan asks for, a row a request. */
+struct item { enum action_kind kind; enum job_role role; int32_t index, attempt; const struct action *action; };
+
+struct work {
+    struct controller *c;
+    struct scope *scope;
+    struct kube_key key;
+    struct job_state *state;
+    struct work *previous, *next;
+    int64_t begun_ms;
+    int passes;
+
+    cJSON *object;              /* the job as it was read */
+    struct training_job *job;
+    struct job_status *status;  /* as stored */
+    char version[KUBE_VERSION_MAX];
+    struct observed seen;
+    struct plan plan; bool has_plan;
+
+    struct item *items; size_t item_count, item_next, barrier; /* those before the barrier are done first */
+    size_t outstanding, window, created;
+    bool stopped;               /* no further request of this look */
+
+    char *said;                 /* why the job cannot be read; NULL = it can */
+    bool retry;                 /* something went wrong on the way */
+    int64_t retry_after_ms;
+    int64_t requeue_at_ms;      /* wall clock; 0 = when something changes */
+};
+
+/* controller.c */
+bool controller_may_write(const struct controller *c); /* the fence: asked before every write */
+void controller_wake(struct controller *c);            /* looks at the queue in the loop's next turn */
+struct scope *controller_scope(struct controller *c, const char *ns); /* NULL: not ours */
+void controller_add(struct controller *c, const struct kube_key *key, const char *reason, int64_t delay_ms);
+
+/* work.c */
+void work_begin(struct controller *c, const struct kube_key *key, const char *reason);
+void work_step(struct work *w);                        /* observe, reconcile, go on from there */
+void work_end(struct work *w);
+void work_free(struct work *w);
+/* Notes that a request failed: the look is repeated later. */
+void work_fail(struct work *w, const char *what, const struct kube_reply *reply);
+
+/* status.c */
+void status_store(struct work *w);                     /* plan.status; goes on with work_step or execute_begin */
+void status_store_invalid(struct work *w, const char *why); /* of a job that cannot be read; ends the look */
+
+/* execute.c */
+void execute_begin(struct work *w);                    /* ends the look */
+void execute_pump(struct work *w);
+void execute_refused(struct work *w, const char *what, const struct kube_reply *reply); /* a creation was */
+
+/* secret.c: sends the request for the key Secret; its reply calls execute_pump. False: it could not be sent. */
+bool secret_create(struct work *w);
+void secret_fetch(struct controller *c, struct job_state *s); /* reads the key of a job that was there before us */
+
+#endif
