@@ -11,7 +11,7 @@
 #include "job/restart.h"
 #include "tests/unit/job/world.h"
 
-enum { SEQUENCES = 1200, STEPS = 120, SNAPSHOTS = 6, ZOMBIES = 64, REST_TURNS = 600 };
+enum { SEQUENCES = 400, STEPS = 120, SNAPSHOTS = 6, ZOMBIES = 64, REST_TURNS = 600 };
 
 struct zombie { enum job_role role; int32_t index, attempt; };
 
