@@ -13,8 +13,6 @@
 #include "base/fs.h"
 #include "base/mem.h"
 
-extern char **environ;
-
 /* In the child: only calls that are safe after fork. What failed goes to the parent as an errno. */
 static void child_become(const struct process_spec *spec, pid_t parent, int error_fd)
 {

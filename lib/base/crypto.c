@@ -88,12 +88,12 @@ bool crypto_unhex(const char *text, void *ret_bytes, size_t len)
 
     if (strlen(text) != 2 * len)
         return false;
-    for (size_t i = 0; i < 2 * len; i++) {
-        if (hex_digit(text[i]) < 0)
+    for (size_t i = 0; i < len; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        if (high < 0 || low < 0)
             return false;
+        out[i] = (uint8_t)(high << 4 | low);
     }
-    for (size_t i = 0; i < len; i++)
-        out[i] = (uint8_t)(hex_digit(text[2 * i]) << 4 | hex_digit(text[2 * i + 1]));
     return true;
 }
 

@@ -30,7 +30,7 @@ static const cJSON *nearest(const cJSON *tree, const char *path)
     for (const char *p = path; *p != '\0';) {
         const cJSON *below;
         if (*p == '[') {
-            below = cJSON_GetArrayItem(tree, atoi(p + 1));
+            below = cJSON_GetArrayItem(tree, (int)strtol(p + 1, NULL, 10));
             p += strcspn(p, "]") + 1;
         } else {
             size_t n = strcspn(p, ".[");
