@@ -3,7 +3,8 @@
 # middle, and shows that the job comes back from its checkpoint and ends right. `make demo` builds what it needs first.
 #
 #   VICTIM=worker   who is killed: worker (one of them by chance), any (the chief too), or a name such as worker-2
-#   AT_STEP=60      not before this step
+#   AT_STEP=60      not before this step (and the first committed checkpoint)
+#   AT_SECOND=      instead: so many seconds after the processes were started, whatever they do then
 #   OUT=build/demo  where the job directory and the reports go
 #
 # Exit code 0 only when the job succeeded, restarted once, and all ranks hold the same weights.
@@ -21,6 +22,7 @@ rm -rf "$out"
 mkdir -p "$out"
 
 python examples/digits/lose_one.py --job-dir "$job_dir" --victim "${VICTIM:-worker}" --at-step "${AT_STEP:-60}" \
+    ${AT_SECOND:+--at-second "$AT_SECOND"} \
     > "$out/lost.txt" 2>&1 &
 killer=$!
 trap 'kill "$killer" 2>/dev/null || true' EXIT
@@ -39,7 +41,7 @@ if [ "$code" != 0 ]; then
     exit 1
 fi
 if ! grep -q '^demo: killed' "$out/lost.txt"; then
-    echo "demo: the job ended before anyone was killed (AT_STEP=${AT_STEP:-60} is too late for it)" >&2
+    echo "demo: the job ended before anyone was killed (${AT_SECOND:+AT_SECOND=$AT_SECOND or }AT_STEP=${AT_STEP:-60} is too late for it)" >&2
     exit 1
 fi
 if ! python examples/digits/check_report.py "$out/report.json"; then

@@ -10,17 +10,33 @@ run that was interrupted goes on with the very step that comes next.
 """
 
 import argparse
+import contextlib
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # the images are small: a CPU is enough
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import ringmaster.keras as rm  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from ringmaster import checkpoint  # noqa: E402
-from sklearn.datasets import load_digits  # noqa: E402
+
+@contextlib.contextmanager
+def quiet_stderr():
+    """TensorFlow's libraries remark on the machine while they load, before any log level counts."""
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
+with quiet_stderr():
+    import keras
+    import numpy as np
+    import ringmaster.keras as rm
+    import tensorflow as tf
+    from ringmaster import checkpoint
+    from sklearn.datasets import load_digits
 
 SEED = 20
 
