@@ -24,6 +24,7 @@ struct command {
 int command_run(int argc, char **argv);
 int command_render(int argc, char **argv);
 int command_validate(int argc, char **argv);
+int command_convert(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_logs(int argc, char **argv);
 int command_version(int argc, char **argv);

@@ -10,6 +10,7 @@ static const struct command COMMANDS[] = {
     { "logs", "show what the members of a job wrote", command_logs },
     { "validate", "check manifests; report every problem with its place", command_validate },
     { "render", "print the pods, Service and TF_CONFIG of a manifest", command_render },
+    { "convert", "turn a TFJob or PyTorchJob of Kubeflow into a TrainingJob", command_convert },
     { "version", "print the version", command_version },
 };
 

@@ -27,21 +27,6 @@ static void check_word(const cJSON *manifest, const struct yaml_doc *doc, const 
                      strcmp(value->valuestring, "TFJob") == 0 ? "; a TFJob needs no more than this and apiVersion changed" : "");
 }
 
-static int compare_problems(const void *a, const void *b)
-{
-    const struct problem *x = a, *y = b;
-
-    if (x->line != y->line)
-        return x->line - y->line;
-    return x->column != y->column ? x->column - y->column : strcmp(x->path, y->path);
-}
-
-/* In the order of the file. */
-static void sort_problems(struct problems *p)
-{
-    qsort(p->items, p->count, sizeof p->items[0], compare_problems);
-}
-
 static int say_problems(const struct problems *p, const char *name, struct error *e)
 {
     const struct problem *first = &p->items[0];
@@ -105,7 +90,7 @@ int job_decode(const cJSON *manifest, const struct yaml_doc *doc, struct problem
     schema_default(schema, tree);
     job_validate(tree, manifest, doc, problems);
     if (problems->count > 0) {
-        sort_problems(problems);
+        problems_sort(problems);
         return say_problems(problems, name, e);
     }
     *ret_job = read_job(tree);

@@ -48,17 +48,23 @@ static int pick_document(const struct yaml_doc *doc, const cJSON **ret_tree, str
     return 0;
 }
 
-int manifest_open(const char *path, struct yaml_doc **ret_doc, const cJSON **ret_tree, struct error *e)
+int manifest_read(const char *path, struct yaml_doc **ret_doc, struct error *e)
 {
     bool from_stdin = strcmp(path, "-") == 0;
     auto_free char *text = NULL;
-    auto_yaml struct yaml_doc *doc = NULL;
-    const cJSON *tree = NULL;
     size_t len = 0;
 
     if ((from_stdin ? read_stdin(&text, &len, e) : fs_read(path, YAML_MAX_BYTES, &text, &len, e)) < 0)
         return -1;
-    if (yaml_parse(from_stdin ? "<stdin>" : path, text, len, &doc, e) < 0 || pick_document(doc, &tree, e) < 0)
+    return yaml_parse(from_stdin ? "<stdin>" : path, text, len, ret_doc, e);
+}
+
+int manifest_open(const char *path, struct yaml_doc **ret_doc, const cJSON **ret_tree, struct error *e)
+{
+    auto_yaml struct yaml_doc *doc = NULL;
+    const cJSON *tree = NULL;
+
+    if (manifest_read(path, &doc, e) < 0 || pick_document(doc, &tree, e) < 0)
         return -1;
     *ret_tree = tree;
     *ret_doc = TAKE(doc);

@@ -2,6 +2,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/buf.h"
 
@@ -38,4 +40,18 @@ char *problems_format(const struct problems *p, const char *file)
         buf_addf(&out, "%.4096s: and more problems; the first %d are listed\n", file, SCHEMA_ERRORS_MAX);
     buf_add(&out, "");
     return buf_take(&out);
+}
+
+static int compare_problems(const void *a, const void *b)
+{
+    const struct problem *x = a, *y = b;
+
+    if (x->line != y->line)
+        return x->line - y->line;
+    return x->column != y->column ? x->column - y->column : strcmp(x->path, y->path);
+}
+
+void problems_sort(struct problems *p)
+{
+    qsort(p->items, p->count, sizeof p->items[0], compare_problems);
 }

@@ -17,6 +17,7 @@ struct problem { int line, column; char path[256]; char text[320]; };
 struct problems { struct problem items[SCHEMA_ERRORS_MAX]; size_t count; bool more; };
 
 void problems_add(struct problems *p, const struct yaml_doc *doc, const cJSON *value, const char *path, const char *fmt, ...) FORMAT(5, 6);
+void problems_sort(struct problems *p); /* in the order of the file */
 /* One problem a line, "file:line:column: path: text"; line and column are left out where unknown. Owned. */
 char *problems_format(const struct problems *p, const char *file);
 
