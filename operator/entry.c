@@ -82,7 +82,7 @@ static bool condition_is_true(const cJSON *pod, const char *type)
 /* pod_build writes down which container it took for the main one; a pod without that has it first. */
 static const char *main_container(const cJSON *pod)
 {
-    const char *named = kube_annotation(pod, ANNOTATION_MAIN_CONTAINER);
+    const char *named = kube_annotation(pod, POD_MAIN_CONTAINER);
     const cJSON *first = cJSON_GetArrayItem(json_at(pod, "spec.containers"), 0);
 
     return named != NULL ? named : json_text(first, "name", "");

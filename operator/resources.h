@@ -12,7 +12,6 @@
 #define LABEL_ROLE POD_LABEL "replica-type"
 #define LABEL_INDEX POD_LABEL "replica-index"
 #define LABEL_ATTEMPT POD_LABEL "attempt"
-#define ANNOTATION_MAIN_CONTAINER POD_LABEL "main-container"
 #define FIELD_MANAGER "ringmaster-operator"
 
 extern const struct kube_resource RESOURCE_JOB, RESOURCE_POD, RESOURCE_SERVICE, RESOURCE_SECRET, RESOURCE_NODE;

@@ -155,6 +155,8 @@ static cJSON *metadata(const struct training_job *job, enum job_role role, int32
     annotations = json_at(template, "annotations") != NULL ? cJSON_Duplicate(json_at(template, "annotations"), true)
                                                            : json_object();
     json_put(o, "annotations", annotations);
+    replace_text(annotations, POD_MAIN_CONTAINER, job_main_container(job, role));
+    put_text_if_absent(annotations, POD_DEFAULT_CONTAINER, job_main_container(job, role));
     if (pod_has_sidecar(job) && !pod_command_is_known(job, role))
         replace_text(annotations, POD_LABEL "launcher",
                      "none: the main container has no command and its image's entrypoint is unknown");
@@ -259,6 +261,7 @@ static void dress_containers(cJSON *spec, const struct training_job *job, enum j
             if (!is_main)
                 continue;
             raise_memory(job, role, status, container);
+            put_text_if_absent(container, "terminationMessagePolicy", "FallbackToLogsOnError"); /* status.failures tells the log's end */
             if (pod_has_sidecar(job)) {
                 add_mount(container, "ringmaster", POD_DIR, false);
                 if (pod_command_is_known(job, role))

@@ -22,6 +22,8 @@
 #define POD_KEY_DIR "/etc/ringmaster/key"  /* Secret with the one key "key" */
 #define POD_GATE "ringmaster.dev/gang"     /* scheduling gate */
 #define POD_LABEL "ringmaster.dev/"        /* + job-name, job-uid, replica-type, replica-index, attempt */
+#define POD_MAIN_CONTAINER POD_LABEL "main-container" /* annotation: whose end is the replica's */
+#define POD_DEFAULT_CONTAINER "kubectl.kubernetes.io/default-container" /* what kubectl logs and exec take */
 
 struct pod_context {
     const struct address_plan *addresses;
