@@ -13,7 +13,7 @@ LIB_client := $(BUILD)/lib/libclient.a
 $(LIB_client): $(OBJ_client)
 $(OBJ_client): ALL_CFLAGS += -Iclient/c/include
 
-TEST_LIBS := $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_wire) $(LIB_base)
+TEST_LIBS := $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 TSAN_SRC := $(wildcard tests/tsan/*.c)

@@ -75,20 +75,27 @@ static void digest(const struct kube_event *event, enum kind kind, const char *m
     memcpy(ret, full, DIGEST);
 }
 
-/* The memory of this, or one made free for it. There are at most 1024 and an event is rare: a walk is cheap enough. */
+/* There are at most 1024 and an event is rare: a walk is cheap enough. */
+static struct memory *find(const struct kube_events *ev, enum kind kind, const uint8_t wanted[DIGEST])
+{
+    for (size_t i = 0; i < ev->counts[kind]; i++)
+        if (memcmp(ev->memories[kind][i].digest, wanted, DIGEST) == 0)
+            return &ev->memories[kind][i];
+    return NULL;
+}
+
+/* The memory of this, or one made free for it. */
 static struct memory *recall(struct kube_events *ev, enum kind kind, const uint8_t wanted[DIGEST], int64_t now_ms)
 {
-    struct memory *memories = ev->memories[kind], *oldest = NULL;
+    struct memory *memories = ev->memories[kind], *oldest = NULL, *known = find(ev, kind, wanted);
 
-    for (size_t i = 0; i < ev->counts[kind]; i++) {
-        struct memory *m = &memories[i];
-        if (memcmp(m->digest, wanted, DIGEST) == 0) {
-            m->used_ms = now_ms;
-            return m;
-        }
-        if (oldest == NULL || m->used_ms < oldest->used_ms)
-            oldest = m;
+    if (known != NULL) {
+        known->used_ms = now_ms;
+        return known;
     }
+    for (size_t i = 0; i < ev->counts[kind]; i++)
+        if (oldest == NULL || memories[i].used_ms < oldest->used_ms)
+            oldest = &memories[i];
     if (ev->counts[kind] < REMEMBERED_MAX) {
         if ((ev->counts[kind] & (ev->counts[kind] - 1)) == 0) { /* doubles at each power of two */
             size_t room = ev->counts[kind] > 0 ? 2 * ev->counts[kind] : 1;
@@ -155,8 +162,11 @@ void kube_events_decide(struct kube_events *ev, const struct kube_event *event, 
     uint8_t wanted[DIGEST];
 
     *ret = (struct kube_event_write){ .kind = KUBE_EVENT_DROP };
-    bool combined = are_many_alike(ev, event, wall_ms);
-    digest(event, EXACT, combined ? COMBINED : event->message, wanted);
+    /* Only messages that are new count as alike: the same one again is a count already. */
+    digest(event, EXACT, event->message, wanted);
+    bool combined = find(ev, EXACT, wanted) == NULL && are_many_alike(ev, event, wall_ms);
+    if (combined)
+        digest(event, EXACT, COMBINED, wanted);
     struct memory *m = recall(ev, EXACT, wanted, wall_ms);
     m->count++; /* counted though perhaps not written: the next write says how often it was */
     if (m->count == 1)

@@ -161,10 +161,11 @@ static int check_server(const struct part *p, char *server, struct error *e)
     for (const char *c = server; *c != '\0'; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7f)
             return complain(p, NULL, "server", "must be plain ASCII", e);
-    while (len > 0 && server[len - 1] == '/')
-        server[--len] = '\0';
-    if (strlen(strstr(server, ":/")) <= 3)
+    const char *host = strstr(server, "://") + 3;
+    if (*host == '\0' || *host == '/' || *host == ':')
         return complain(p, NULL, "server", "has no host", e);
+    while (server[len - 1] == '/')
+        server[--len] = '\0';
     return 0;
 }
 

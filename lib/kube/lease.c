@@ -168,15 +168,16 @@ static void on_failed(struct kube_lease *l, enum error_kind kind, int64_t now_ms
     /* What we know of the record is no longer true, or may not be: a write that timed out can have been carried out. */
     if (writing)
         l->seen.version[0] = '\0';
-    if (l->releasing) {
-        out->wake_at_ms = now_ms + 200;
+    if (l->releasing && kind != ERROR_CONFLICT) {
+        lose(l, out); /* it runs out by itself */
         return;
     }
-    if (kind == ERROR_CONFLICT && writing && l->held) {
+    if (kind == ERROR_CONFLICT && writing && (l->held || l->releasing)) {
         request(l, KUBE_LEASE_GET, now_ms, out);
         return;
     }
-    wait(l, now_ms, out);
+    if (!l->releasing)
+        wait(l, now_ms, out);
 }
 
 void kube_lease_step(struct kube_lease *l, const struct kube_lease_input *in, int64_t now_ms, int64_t wall_ms,
