@@ -12,6 +12,7 @@
 #include "cli/observe.h"
 #include "cli/runner_state.h"
 #include "cli/view.h"
+#include "job/coordinate.h"
 
 #define TICK_MS 100
 #define STATUS_EVERY_MS 2000     /* of a status that changed in its progress alone */
@@ -119,8 +120,8 @@ static void observe(struct runner *r, struct observed *seen)
     size_t count;
     struct pod_view *pods = pods_view(r->pods, &count);
     memset(seen, 0, sizeof *seen);
-    observe_give_up(r->report, pods, count);
-    observe_coordinator(r->job, r->report, clock_wall_ms(), &seen->coordinator);
+    coordinate_give_up(r->report, pods, count);
+    coordinate_view(r->job, r->report, clock_wall_ms(), &seen->coordinator);
     seen->pods = pods;
     seen->pod_count = count;
     seen->has_service = seen->has_secret = true;

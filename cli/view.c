@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "job/coordinate.h"
 
 #define STEP_COLUMN 15
 #define BAR_MAX 40
@@ -63,33 +64,17 @@ static const struct member_report *report_member(const struct coordinator_report
     return NULL;
 }
 
-/* Progress of the job is that of its slowest member that trains; its loss that of the lowest rank. Where nothing is in a
- * ring (a job with ps) every member counts. */
-static void progress_build(struct view *v)
+static void progress_build(const struct coordinator_report *report, struct view *v)
 {
-    v->step = v->total_steps = -1;
-    double slowest_ms = 0;
-    for (size_t i = 0; i < v->member_count; i++) {
-        const struct view_member *m = &v->members[i];
-        if (m->rank < 0 || m->step < 0)
-            continue;
-        if (v->step < 0 || m->step < v->step)
-            v->step = m->step;
-        if (m->total_steps > v->total_steps)
-            v->total_steps = m->total_steps;
-        if (m->step_ms > slowest_ms)
-            slowest_ms = m->step_ms;
-        if (m->has_loss && !v->has_loss) {
-            v->has_loss = true;
-            v->loss = m->loss;
-        }
-    }
-    v->eta_s = -1;
-    if (slowest_ms > 0) {
-        v->steps_per_second = 1000.0 / slowest_ms;
-        if (v->total_steps >= v->step && v->step >= 0)
-            v->eta_s = (int64_t)((double)(v->total_steps - v->step) * slowest_ms / 1000.0 + 0.5);
-    }
+    struct job_progress p = { .step = -1, .total_steps = -1, .eta_s = -1 };
+    if (report)
+        coordinate_progress(report, &p);
+    v->step = p.step;
+    v->total_steps = p.total_steps;
+    v->eta_s = p.eta_s;
+    v->steps_per_second = p.steps_per_second;
+    v->has_loss = p.has_loss;
+    v->loss = p.loss;
 }
 
 void view_build(const struct training_job *job, const struct job_status *status, const struct coordinator_report *report,
@@ -111,7 +96,7 @@ void view_build(const struct training_job *job, const struct job_status *status,
             member_build(row, pod, report_member(report, row->member), phase_is_final(status->phase));
         }
     }
-    progress_build(&v);
+    progress_build(report, &v);
     if (report) {
         if (report->attempt == status->attempt && report->round > v.round)
             v.round = report->round;

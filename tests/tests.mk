@@ -13,7 +13,7 @@ LIB_client := $(BUILD)/lib/libclient.a
 $(LIB_client): $(OBJ_client)
 $(OBJ_client): ALL_CFLAGS += -Iclient/c/include
 
-TEST_LIBS := $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
+TEST_LIBS := $(LIB_operator) $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 TSAN_SRC := $(wildcard tests/tsan/*.c)
@@ -99,7 +99,7 @@ fuzz: $(TEST_DEPS) ## libFuzzer, FUZZ_SECONDS (60) for each target; TARGET=name 
 	tools/fuzz.sh $(TOP)/fuzz $(FUZZ_SECONDS) $(TARGET)
 
 # ---- lint -------------------------------------------------------------------------------------------------------------
-LINT_C := $(wildcard lib/*/*.c sidecar/*.c sidecar/*/*.c cli/*.c client/c/src/*.c)
+LINT_C := $(wildcard lib/*/*.c sidecar/*.c sidecar/*/*.c cli/*.c operator/*.c client/c/src/*.c)
 LINT_STAMP := $(patsubst %.c,$(TOP)/lint/%.ok,$(LINT_C))
 LINT_SH := $(shell find tools images examples tests .ci -name '*.sh' 2>/dev/null) .ci/run
 

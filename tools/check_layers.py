@@ -20,6 +20,7 @@ ROOMS = [
     ("sidecar/checkpoint/", "checkpoint", {"base", "wire"}),
     ("sidecar/supervise/", "supervise", {"base", "wire", "job", "ring", "checkpoint"}),
     ("sidecar/", "sidecar", {"base", "wire", "job", "ring", "checkpoint", "supervise"}),
+    ("operator/", "operator", {"base", "wire", "job", "kube"}),
     ("cli/", "cli", {"base", "wire", "job"}),
     ("client/c/", "client", {"wire"}),
     ("client/tensorflow/", "tensorflow", {"client"}),
@@ -30,6 +31,7 @@ FOREIGN = {
     "yaml.h": {"lib/base/yaml.c"},
     "cjson/": {"lib/base/"},
     "openssl/": {"lib/base/crypto.c"},
+    "libwebsockets.h": {"operator/surface.c"},
     "curl/": {"lib/kube/client.c"},
     "tensorflow/": {"client/tensorflow/"},
 }

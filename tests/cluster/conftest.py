@@ -1,0 +1,201 @@
+"""What the tests on the real cluster share: the cluster itself, an operator as a process of the host, a namespace a test.
+
+CLUSTER_KEEP=1 leaves the cluster up at the end. VARIANT=asan takes the programs of build/asan.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+import image  # noqa: E402
+from cluster import Cluster  # noqa: E402
+
+VARIANT = os.environ.get("VARIANT", "release")
+BUILD = ROOT / "build" if VARIANT == "release" else ROOT / "build" / VARIANT
+OPERATOR = BUILD / "bin" / "ringmaster-operator"
+FINAL = ("Succeeded", "Failed")
+
+
+def wait_until(what, check, timeout_s=60.0, every_s=0.1):
+    """Waits until check() is true and returns what it gave. Its last value is in the error."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = check()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what}: not after {timeout_s} s"
+        time.sleep(every_s)
+
+
+class Kube:
+    """kubectl on the test cluster, in one namespace."""
+
+    def __init__(self, cluster, namespace="default"):
+        self.program = [str(cluster.programs / "kubectl"), "--kubeconfig", str(cluster.control.kubeconfig)]
+        self.namespace = namespace
+
+    def run(self, *arguments, stdin=None, check=True):
+        done = subprocess.run([*self.program, "-n", self.namespace, *arguments], input=stdin, text=True, capture_output=True, timeout=120)
+        if check:
+            assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout if check else done
+
+    def get(self, kind, name):
+        done = self.run("get", kind, name, "-o", "json", check=False)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def list(self, kind, selector=""):
+        return json.loads(self.run("get", kind, "-o", "json", *(["-l", selector] if selector else [])))["items"]
+
+    def apply(self, manifest):
+        return self.run("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def patch(self, name, spec):
+        self.run("patch", "trainingjob", name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    # ---- jobs
+
+    def status(self, name):
+        job = self.get("trainingjob", name)
+        return (job or {}).get("status", {})
+
+    def condition(self, name, kind):
+        return next((c for c in self.status(name).get("conditions", []) if c["type"] == kind), None)
+
+    def wait_phase(self, name, *phases, timeout_s=60.0):
+        def reached():
+            status = self.status(name)
+            phase = status.get("phase")
+            ended_otherwise = phase in FINAL and phase not in phases
+            assert not ended_otherwise, f"{name} is {phase}, not {phases}: {json.dumps(status, indent=1)}"
+            return status if phase in phases else None
+
+        try:
+            return wait_until(f"{name} is {' or '.join(phases)}", reached, timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {json.dumps(self.status(name), indent=1)}") from None
+
+    def pods(self, name):
+        """The pods of a job by member name, those that are being deleted left out."""
+        found = {}
+        for pod in self.list("pods", f"ringmaster.dev/job-name={name}"):
+            labels = pod["metadata"]["labels"]
+            if "deletionTimestamp" not in pod["metadata"]:
+                found[f"{labels['ringmaster.dev/replica-type']}-{labels['ringmaster.dev/replica-index']}"] = pod
+        return found
+
+    def shell(self, pod, command, check=True):
+        return self.run("exec", pod, "--", "sh", "-c", command, check=check)
+
+    def events(self, name):
+        return [e for e in self.list("events") if e["involvedObject"]["name"] == name and e["involvedObject"]["kind"] == "TrainingJob"]
+
+
+class Operator:
+    """ringmaster-operator as a process of the host."""
+
+    def __init__(self, cluster, directory, name="operator", port=18080):
+        self.cluster, self.port, self.name = cluster, port, name
+        self.log_path = directory / f"{name}.log"
+        self.process = None
+        self.options = []
+
+    def start(self, *options):
+        self.options = list(options) or self.options
+        command = [str(OPERATOR), "--kubeconfig", str(self.cluster.control.kubeconfig), "--listen", f"127.0.0.1:{self.port}", "--log-level", "debug",
+                   "--identity", self.name, "--lease-duration", "3s", "--lease-renew-deadline", "2s", "--lease-retry", "500ms", *self.options]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        """An orderly end; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=20)
+
+    def http(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metric(self, name):
+        for line in self.http("/metrics")[1].splitlines():
+            if line.startswith(f"ringmaster_{name} "):
+                return float(line.split()[1])
+        return None
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def is_alive(self):
+        return self.process is not None and self.process.poll() is None
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    state = pathlib.Path(os.environ.get("CLUSTER_STATE", ROOT / "build" / "cluster")).resolve()
+    made = Cluster(state, 3)
+    made.up()
+    for node in made.nodes():
+        node.add_image(image.build(state))
+    kube = Kube(made)
+    kube.run("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crd"))
+    kube.run("wait", "--for=condition=Established", "crd/trainingjobs.ringmaster.dev", "--timeout=30s")
+    yield made
+    if not os.environ.get("CLUSTER_KEEP"):
+        made.down()
+
+
+@pytest.fixture
+def kube(cluster, request):
+    """A namespace of the test's own; gone at the end."""
+    name = "t-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
+    kube = Kube(cluster)
+    kube.run("create", "namespace", name)
+    wait_until("the namespace has its service account", lambda: Kube(cluster, name).get("serviceaccount", "default"))
+    yield Kube(cluster, name)
+    kube.run("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def operator(cluster, tmp_path):
+    made = Operator(cluster, tmp_path).start()
+    yield made
+    alive = made.is_alive()
+    code = made.stop() if made.process else 0
+    for word in ("Sanitizer", "runtime error:"):
+        assert word not in made.log(), made.log()[-4000:]
+    assert alive, f"the operator ended by itself with {code}:\n{made.log()[-4000:]}"
+    assert code == 0, made.log()[-4000:]
+
+
+def job(name, workers=2, command="sleep 3600", **spec):
+    """A TrainingJob of busybox containers without sidecars. `spec` is merged over what is here; `restart` is the workers' policy."""
+    restart = spec.pop("restart", "OnFailure")
+    container = {"name": "main", "image": image.IMAGE, "command": ["sh", "-c", command]}
+    container.update(spec.pop("container", {}))
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    manifest = {"apiVersion": "ringmaster.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}}
+    manifest["spec"] = {"sidecar": {"mode": "None"}, "replicaSpecs": {"Worker": {"replicas": workers, "restartPolicy": restart, "template": template}}}
+    manifest["spec"].update(spec)
+    return manifest

@@ -1,0 +1,89 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "job/coordinate.h"
+
+static struct training_job *job_of(int32_t workers)
+{
+    struct training_job *job = xcalloc(1, sizeof *job);
+    job->name = xstrdup("digits");
+    job->labels = json_object();
+    job->annotations = json_object();
+    job->spec.roles[ROLE_WORKER] = (struct replica_spec){ .present = true, .replicas = workers };
+    return job;
+}
+
+Test(coordinate, nothing_heard_is_nothing_known)
+{
+    auto_job struct training_job *job = job_of(2);
+    auto_free struct coordinator_view *v = xcalloc(1, sizeof *v);
+    coordinate_view(job, NULL, 1000, v);
+    cr_expect(!v->known);
+    cr_expect(!v->latest.progress.set);
+}
+
+Test(coordinate, a_report_becomes_what_reconcile_reads)
+{
+    auto_job struct training_job *job = job_of(2);
+    auto_free struct coordinator_view *v = xcalloc(1, sizeof *v);
+    struct member_report members[] = {
+        { .member = "worker-0", .rank = 0, .state = PROCESS_DONE, .step = 50, .total_steps = 100, .step_ms = 20, .bytes_reduced = 10,
+          .operations = 3, .busbw_gbps = 0.5 },
+        { .member = "worker-1", .rank = 1, .state = PROCESS_RUNNING, .step = 40, .total_steps = 100, .step_ms = 25, .bytes_reduced = 12,
+          .operations = 4 },
+        { .member = "evaluator-0", .rank = -1, .state = PROCESS_WAITING, .step = -1 },
+    };
+    struct coordinator_report r = { .attempt = 2, .round = 3, .formed = true, .self_test_ok = true, .formed_ms = 77, .members = members,
+                                    .member_count = 3, .checkpoint_step = 30, .checkpoint_ms = 99, .checkpoint_uri = "/c/30" };
+    coordinate_view(job, &r, 5000, v);
+    cr_expect(v->known && v->group_formed);
+    cr_expect_eq(v->attempt, 2);
+    cr_expect_eq(v->round, 3);
+    cr_expect_eq(v->members_ready, 2);
+    cr_expect_eq(v->latest.progress.step, 40, "the slowest rank's");
+    cr_expect_eq(v->latest.progress.total_steps, 100);
+    cr_expect_float_eq(v->latest.progress.percent, 40, 1e-9);
+    cr_expect_float_eq(v->latest.progress.steps_per_second, 40, 1e-9);
+    cr_expect_eq(v->latest.progress.eta_s, 2);
+    cr_expect_eq(v->latest.ring.size, 2);
+    cr_expect_str_eq(v->latest.ring.members, "worker-0,worker-1", "without those outside of it");
+    cr_expect_eq(v->latest.ring.bytes_reduced, 12);
+    cr_expect_eq(v->latest.ring.operations, 4);
+    cr_expect_eq(v->latest.checkpoint.step, 30);
+    cr_expect_str_eq(v->latest.checkpoint.uri, "/c/30");
+}
+
+Test(coordinate, a_long_list_of_members_is_cut)
+{
+    auto_job struct training_job *job = job_of(1000);
+    auto_free struct coordinator_view *v = xcalloc(1, sizeof *v);
+    auto_free struct member_report *members = xcalloc(1000, sizeof *members);
+    struct coordinator_report r = { .formed = true, .members = members, .member_count = 1000, .checkpoint_step = -1 };
+    for (int i = 0; i < 1000; i++) {
+        snprintf(members[i].member, sizeof members[i].member, "worker-%d", i);
+        members[i].rank = i;
+        members[i].step = -1;
+    }
+    coordinate_view(job, &r, 5000, v);
+    size_t len = strlen(v->latest.ring.members);
+    cr_expect_lt(len, sizeof v->latest.ring.members);
+    cr_expect_str_eq(v->latest.ring.members + len - 4, ",...");
+    cr_expect(!v->latest.checkpoint.set);
+}
+
+Test(coordinate, out_of_memory_is_told_by_the_coordinator)
+{
+    struct pod_view pods[] = { { .phase = POD_FAILED, .has_exit = true, .exit_code = 137, .reason = "Error" },
+                               { .phase = POD_RUNNING, .reason = "" } };
+    struct coordinator_report r = { .gave_up = true, .give_up_reason = "OOMKilled" };
+    coordinate_give_up(&r, pods, 2);
+    cr_expect_str_eq(pods[0].reason, "OOMKilled");
+    cr_expect_str_eq(pods[1].reason, "");
+    snprintf(pods[0].reason, sizeof pods[0].reason, "Error");
+    snprintf(r.give_up_reason, sizeof r.give_up_reason, "BackoffLimitExceeded");
+    coordinate_give_up(&r, pods, 2);
+    cr_expect_str_eq(pods[0].reason, "Error");
+}
