@@ -215,11 +215,20 @@ uninstall: ## remove what install put there
 	rm -rf $(DESTDIR)$(PREFIX)/lib/ringmaster $(DESTDIR)$(PREFIX)/share/ringmaster
 
 .PHONY: images
-images: ## build the sidecar's OCI image into build/images
+images: ## build the images of sidecar and operator into build/images
 	tools/install-packages.sh buildah
 	rm -rf $(TOP)/images/installed
-	$(MAKE) --no-print-directory install DESTDIR=$(TOP)/images/installed PREFIX=/usr
+	$(MAKE) --no-print-directory install DESTDIR=$(TOP)/images/installed PREFIX=/usr/local
 	images/build.sh $(VERSION) $(TOP)/images $(TOP)/images/installed
+
+.PHONY: training-image
+training-image: ## build the image that demos and tests train in on the test cluster (Python without TensorFlow)
+	tools/install-packages.sh buildah busybox-static
+	images/training/build.sh $(TOP)/images $(VERSION)
+
+.PHONY: chart
+chart: ## package the Helm chart as build/ringmaster-VERSION.tgz and render build/install.yaml
+	tools/chart.sh build $(VERSION) $(TOP)
 
 # ---- cleaning ---------------------------------------------------------------------------------------------------------
 .PHONY: clean

@@ -1,38 +1,67 @@
 #!/usr/bin/env bash
-# build.sh VERSION OUT INSTALLED: makes the sidecar's image from what `make install DESTDIR=INSTALLED PREFIX=/usr` laid out.
+# build.sh VERSION OUT INSTALLED: makes the images of the sidecar and the operator from what `make install DESTDIR=INSTALLED`
+# laid out under /usr/local.
 #
-# Leaves OUT/ringmaster-sidecar.tar, an OCI archive (`docker load`, `ctr images import`, `skopeo copy oci-archive:...`). The
-# same inputs give the same image: nothing in it knows the time.
+# Leaves OUT/ringmaster-sidecar.tar and OUT/ringmaster-operator.tar, docker-archives (`docker load`, `ctr images import`,
+# `skopeo copy docker-archive:...`). The same inputs give the same image: nothing in it knows the time. Each image is a program,
+# what it brings along and the shared libraries that it was linked with; no shell, no package manager, no root.
 set -euo pipefail
 version=$1 out=$2 installed=$3
-here=$(dirname "${BASH_SOURCE[0]}")
+limit=20   # MiB unpacked
+user=65532 # "nonroot", as in distroless images
 
-context=$out/sidecar root=$out/sidecar/root
-rm -rf "$context"
-mkdir -p "$root/usr/bin" "$root/usr/lib" "$root/usr/share/ringmaster" "$root/etc" "$root/tmp"
-chmod 1777 "$root/tmp"
-install -s -m 755 "$installed/usr/bin/ringmaster-sidecar" "$installed/usr/bin/ringmaster-launch" "$root/usr/bin/"
-cp -R "$installed/usr/lib/ringmaster" "$root/usr/lib/"
-strip --strip-unneeded "$root"/usr/lib/ringmaster/*.so
-cp -R "$installed/usr/share/ringmaster/python" "$root/usr/share/ringmaster/"
-
-# The shared libraries that the sidecar was linked with, at the very paths where its loader looks.
-ldd "$root/usr/bin/ringmaster-sidecar" | grep -o '/[^ )]*' | sort -u | while read -r library; do
-    install -D -m 755 "$(readlink -f "$library")" "$root$library"
-done
-echo 'ringmaster:x:65532:65532::/tmp:/sbin/nologin' > "$root/etc/passwd"
-echo 'ringmaster:x:65532:' > "$root/etc/group"
-find "$root" -exec touch -h -d @0 {} +
-cp "$here/sidecar.Containerfile" "$context/Containerfile"
-
-# vfs and chroot: they work without privileges and inside containers, and one layer of a few files needs no more.
+# vfs and chroot: they work inside containers, and one layer of a few files needs no more.
 store=(buildah --storage-driver vfs --root "$PWD/$out/store" --runroot "$PWD/$out/run")
-image=ringmaster-sidecar:$version
-"${store[@]}" build --isolation chroot --timestamp 0 --format oci --layers=false --quiet \
-    --label org.opencontainers.image.title=ringmaster-sidecar --label "org.opencontainers.image.version=$version" \
-    --tag "$image" "$context" > /dev/null
-rm -f "$out/ringmaster-sidecar.tar"
-"${store[@]}" push --quiet "$image" "oci-archive:$out/ringmaster-sidecar.tar:$image"
-"${store[@]}" rmi --all --force > /dev/null
+
+# lay_out ROOT PROGRAM: the program, its libraries at the very paths where its loader looks, and the little that a libc expects.
+lay_out() {
+    local root=$1 program=$2 library
+    rm -rf "$root"
+    mkdir -p "$root/usr/local/bin" "$root/etc" "$root/tmp"
+    chmod 1777 "$root/tmp"
+    install -s -m 755 "$installed/usr/local/bin/$program" "$root/usr/local/bin/"
+    ldd "$root/usr/local/bin/$program" | grep -o '/[^ )]*' | sort -u | while read -r library; do
+        install -D -m 755 "$(readlink -f "$library")" "$root$library"
+    done
+    echo "ringmaster:x:$user:$user::/tmp:/sbin/nologin" > "$root/etc/passwd"
+    echo "ringmaster:x:$user:" > "$root/etc/group"
+    echo 'hosts: files dns' > "$root/etc/nsswitch.conf"
+}
+
+mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 1048576 }'; }
+
+# build NAME: OUT/NAME.tar from OUT/NAME, an image whose entry point is /usr/local/bin/NAME.
+build() {
+    local name=$1 root=$out/$1 container size
+    size=$(find "$root" -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }')
+    find "$root" -exec touch -h -d @0 {} +
+    container=$("${store[@]}" from scratch)
+    "${store[@]}" copy --quiet "$container" "$root" / > /dev/null
+    "${store[@]}" config --user "$user:$user" --workingdir /tmp --entrypoint "[\"/usr/local/bin/$name\"]" \
+        --label "org.opencontainers.image.title=$name" --label "org.opencontainers.image.version=$version" \
+        --label org.opencontainers.image.licenses=Apache-2.0 "$container"
+    rm -f "$out/$name.tar"
+    "${store[@]}" commit --quiet --timestamp 0 --rm "$container" "docker-archive:$out/$name.tar:$name:$version" > /dev/null
+    printf '%s/%s.tar: image %s:%s, %s MiB unpacked, %s MiB compressed\n' "$out" "$name" "$name" "$version" \
+        "$(mib "$size")" "$(mib "$(gzip -c "$out/$name.tar" | wc -c)")"
+    if ((size > limit << 20)); then
+        echo "$out/$name.tar is above $limit MiB; its largest files:" >&2
+        find "$root" -type f -printf '%s %P\n' | sort -rn | sed 5q >&2
+        exit 1
+    fi
+}
+
+mkdir -p "$out"
+lay_out "$out/ringmaster-sidecar" ringmaster-sidecar
+root=$out/ringmaster-sidecar
+# What the sidecar's --install and the launcher's copy into the pod's shared directory.
+install -s -m 755 "$installed/usr/local/bin/ringmaster-launch" "$root/usr/local/bin/"
+mkdir -p "$root/usr/local/lib" "$root/usr/local/share/ringmaster"
+cp -R "$installed/usr/local/lib/ringmaster" "$root/usr/local/lib/"
+strip --strip-unneeded "$root"/usr/local/lib/ringmaster/*.so
+cp -R "$installed/usr/local/share/ringmaster/python" "$root/usr/local/share/ringmaster/"
+build ringmaster-sidecar
+
+lay_out "$out/ringmaster-operator" ringmaster-operator
+build ringmaster-operator
 rm -rf "$out/store" "$out/run"
-echo "$out/ringmaster-sidecar.tar: $(du -sh --apparent-size "$root" | cut -f1) unpacked"

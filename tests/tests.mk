@@ -104,13 +104,14 @@ LINT_STAMP := $(patsubst %.c,$(TOP)/lint/%.ok,$(LINT_C))
 LINT_SH := $(shell find tools images examples tests .ci -name '*.sh' 2>/dev/null) .ci/run
 
 .PHONY: lint
-lint: $(TEST_DEPS) $(TOP)/.deps-lint ## clang-tidy, ruff, shellcheck, mandoc, layers and source rules; no warning is let through
+lint: $(TEST_DEPS) $(TOP)/.deps-lint ## clang-tidy, ruff, shellcheck, mandoc, helm, layers and source rules; no warning is let through
 	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target clang-tidy
 	$(PYTHON) tools/check_layers.py
 	$(PYTHON) tools/check_source.py
 	$(VENV)/bin/ruff check --quiet client/python tests tools examples cli bench
 	$(VENV)/bin/shellcheck -S warning $(LINT_SH)
 	$(if $(MAN1),mandoc -T lint -W warning $(MAN1))
+	tools/chart.sh lint $(VERSION) $(TOP)
 	@echo 'lint: clean'
 
 .PHONY: clang-tidy
