@@ -34,6 +34,12 @@ $(BUILD)/tests/programs/checkpoint: tests/programs/checkpoint.c $(LIB_sidecar) $
 	$(call say,link,$@)
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(LIBS)
 
+# lib/kube on a command line, for tests against a real API server.
+$(BUILD)/tests/cluster/kube_client_check: tests/cluster/kube_client_check.c $(LIB_kube) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
+	@mkdir -p $(@D)
+	$(call say,link,$@)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_kube) $(LIB_base) $(LIBS) $(LIBS_kube)
+
 comma := ,
 # Criterion finds its tests through a section that nothing refers to: the linker must not collect it.
 TEST_LDFLAGS := $(filter-out -Wl$(comma)--gc-sections,$(ALL_LDFLAGS))
