@@ -104,6 +104,14 @@ static void one_replica_map(struct validator *v)
         broken(v, json_at(v->spec, "replicaSpecs") != NULL ? "spec.tfReplicaSpecs" : "spec");
 }
 
+/* As it is written in a manifest; role_parse takes any case. */
+static bool is_role_key(const char *key)
+{
+    const char *near = text_nearest(key, ROLE_KEYS);
+
+    return near != NULL && strcmp(near, key) == 0;
+}
+
 static void known_roles(struct validator *v)
 {
     const cJSON *item;
@@ -112,7 +120,7 @@ static void known_roles(struct validator *v)
 
     cJSON_ArrayForEach(item, v->roles) {
         const char *near = text_nearest(item->string, ROLE_KEYS);
-        if (near != NULL && strcmp(near, item->string) == 0)
+        if (is_role_key(item->string))
             continue;
         (void)snprintf(exact, sizeof exact, "%s%s%s%s", general, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
                        near != NULL ? "\"?" : "");
@@ -160,10 +168,9 @@ static void somebody_trains(struct validator *v)
 {
     static const char *const keys[] = { "Chief", "Master", "Worker" };
     const cJSON *item;
-    enum job_role known;
 
     cJSON_ArrayForEach(item, v->roles) {
-        if (!role_parse(item->string, &known)) /* most likely a misspelt one of them, which is complained of */
+        if (!is_role_key(item->string)) /* most likely a misspelt one of them, which is complained of */
             return;
     }
     for (size_t i = 0; i < COUNT(keys); i++) {
