@@ -77,9 +77,11 @@ static const char *environment_get(char *const environment[], const char *name, 
 
 static int explain(int code, int number, const char *path, int *ret_code, struct error *e)
 {
+    auto_free char *here = path[0] == '/' ? NULL : getcwd(NULL, 0);
+
     *ret_code = code;
     errno = number;
-    return error_errno(e, "exec %s", path);
+    return here != NULL ? error_errno(e, "exec %s in %.160s", path, here) : error_errno(e, "exec %s", path);
 }
 
 /* A file that is there and yet "not found" has an interpreter (#! line, or the ELF loader) that is not. */
@@ -135,7 +137,7 @@ static int find_program(const char *name, char *const environment[], char **ret_
     if (refused != NULL)
         return explain(SPAWN_NOT_EXECUTABLE, EACCES, refused, ret_code, e);
     *ret_code = SPAWN_NOT_FOUND;
-    return error_set(e, ERROR_NOT_FOUND, "exec %s: not found in PATH (%.160s)", name, path);
+    return error_set(e, ERROR_NOT_FOUND, "exec %s: not found in PATH (%.160s%s)", name, path, strlen(path) > 160 ? "..." : "");
 }
 
 /* ---- the process ---- */
