@@ -57,9 +57,13 @@ int command_usage(const char *name, const struct error *e)
 
 int command_bad_manifest(const char *name, const struct error *e, const char *report)
 {
-    if (report)
-        fputs(report, stderr);
-    return command_fail(name, COMMAND_USAGE, e);
+    if (!report)
+        return command_fail(name, COMMAND_USAGE, e);
+    size_t lines = 0; /* e repeats the first of them */
+    for (const char *at = report; (at = strchr(at, '\n')); at++)
+        lines++;
+    fprintf(stderr, "%sringmaster %s: the manifest cannot be used: %zu problem%s\n", report, name, lines, lines == 1 ? "" : "s");
+    return COMMAND_USAGE;
 }
 
 enum command_exit command_code(const struct error *e)

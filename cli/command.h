@@ -45,7 +45,7 @@ void command_help(const struct command_page *page, FILE *out);
 int command_fail(const char *name, enum command_exit code, const struct error *e);
 int command_usage(const char *name, const struct error *e);
 
-/* A manifest that cannot be used: all its problems, then the error. Returns COMMAND_USAGE. report may be NULL. */
+/* A manifest that cannot be used: all its problems and their number; the error where report is NULL. Returns COMMAND_USAGE. */
 int command_bad_manifest(const char *name, const struct error *e, const char *report);
 
 /* Finds and runs a word of the table; an unknown word gets a "did you mean". */

@@ -6,6 +6,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/np.h"
 #include "cli/runner.h"
@@ -233,6 +234,11 @@ static int check_usage(const struct run_options *o, const struct np_options *np,
         return error_set(e, ERROR_INVALID, "-f %s with horovodrun's options: replicas and the rest stand in the manifest", o->file);
     if (np->used && !words)
         return error_set(e, ERROR_INVALID, "which command? put it after the options: ringmaster run -np 4 -- python train.py");
+    if (o->name && o->file)
+        return error_set(e, ERROR_INVALID, "-f %s and --name: the job's name stands in the manifest", o->file);
+    if (o->name && (!text_is_dns1035_label(o->name) || strlen(o->name) > JOB_NAME_MAX))
+        return error_set(e, ERROR_INVALID, "--name %.80s: at most %d lower case letters, digits and '-', beginning with a letter",
+                         o->name, JOB_NAME_MAX);
     if (o->resume && words)
         return error_set(e, ERROR_INVALID, "--resume takes the command from the job directory: leave it out here");
     if (o->resume && o->overwrite)

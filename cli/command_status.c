@@ -38,8 +38,9 @@ static enum pod_phase phase_of(const char *text)
     return strcmp(text, "Succeeded") == 0 ? POD_SUCCEEDED : strcmp(text, "Failed") == 0 ? POD_FAILED : POD_RUNNING;
 }
 
-/* Pods as the runner wrote them down; without a runner there is none that still goes on. */
-static struct view_pod *pods_read(const struct jobdir *d, const struct training_job *job, bool lives, size_t *ret_count)
+/* Pods as the runner wrote them down. Without a runner none still goes on, and one that was ended with the runner has not
+ * failed: it begins again when the job is resumed. */
+static struct view_pod *pods_read(const struct jobdir *d, const struct training_job *job, bool lives, bool over, size_t *ret_count)
 {
     struct view_pod *list = xcalloc((size_t)job_replicas(job) + 1, sizeof *list);
     size_t count = 0;
@@ -54,7 +55,7 @@ static struct view_pod *pods_read(const struct jobdir *d, const struct training_
             if (fs_read(path, 65536, &text, &len, &e) < 0 || json_parse(text, len, &state, &e) < 0)
                 continue;
             const char *phase = json_text(state, "phase", "");
-            if (lives || phase_of(phase) != POD_RUNNING)
+            if (lives || phase_of(phase) == POD_SUCCEEDED || (over && phase_of(phase) == POD_FAILED))
                 list[count++] = (struct view_pod){ .role = (enum job_role)role, .index = i, .phase = phase_of(phase),
                                                    .deleting = strcmp(phase, "Terminating") == 0 };
         }
@@ -100,15 +101,15 @@ static void print_text(const struct jobdir *d, const struct training_job *job, c
     struct coordinator_report report;
     struct view v;
     struct view_style style = style_here();
-    bool lives = jobdir_busy(d), heard = report_read(d, &report);
+    bool lives = jobdir_busy(d), over = phase_is_final(status->phase), heard = report_read(d, &report);
     size_t pod_count;
-    auto_free struct view_pod *pods = pods_read(d, job, lives, &pod_count);
+    auto_free struct view_pod *pods = pods_read(d, job, lives, over, &pod_count);
     auto_buf struct buf text = BUF_INIT(1u << 20);
     view_build(job, status, heard ? &report : NULL, pods, pod_count, clock_wall_ms(), &v);
-    if (!lives && !phase_is_final(status->phase))
-        v.note = "no runner is at work here; continue with 'ringmaster run --resume'";
     (void)view_format(&v, &style, &text);
     fputs(buf_text(&text), stdout);
+    if (!lives && !over) /* not the view's note: that is cut at the width of the terminal */
+        printf("no runner is at work here; continue with: ringmaster run --resume --job-dir %s\n", d->path);
     print_failures(status);
     view_release(&v);
     if (heard)

@@ -236,7 +236,9 @@ def test_ctrl_c_once_suspends_and_resume_goes_on(ringmaster_start, ringmaster, w
     assert status_of(job_dir)["phase"] == "Suspended"
 
     shown = ringmaster("status", "--job-dir", job_dir)
-    assert shown.returncode == 0 and "Suspended" in shown.stdout and "no runner is at work here" in shown.stdout
+    assert shown.returncode == 0 and "Suspended" in shown.stdout
+    assert f"no runner is at work here; continue with: ringmaster run --resume --job-dir {job_dir}\n" in shown.stdout
+    assert "failed" not in shown.stdout, "a member that was ended with the runner has not failed"
 
     result = ringmaster("run", "--resume", "--job-dir", job_dir)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -313,12 +315,21 @@ def test_every_problem_is_told_with_its_place(ringmaster, tmp_path, command):
     assert result.returncode == 2
     assert 'wrong.yaml:6:3: spec.runPolcy: unknown field; did you mean "runPolicy"?' in result.stderr
     assert "wrong.yaml:9:7: spec.replicaSpecs.Worker.replicas: " in result.stderr
+    assert result.stderr.count("runPolcy") == 1, "each problem is told once"
+    assert result.stderr.endswith(f"ringmaster {command}: the manifest cannot be used: 2 problems\n")
     assert not (tmp_path / "ringmaster-jobs").exists()
 
 
 def test_a_manifest_that_is_not_there(ringmaster):
     result = ringmaster("run", "-f", "nowhere.yaml")
     assert result.returncode == 2 and "nowhere.yaml" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["Bad_Name", "9lives", "a" * 52])
+def test_a_name_that_no_job_can_have(ringmaster, tmp_path, name):
+    result = ringmaster("run", "-np", "1", "--name", name, "--", "true")
+    assert result.returncode == 2 and f"--name {name}: at most 51 " in result.stderr
+    assert not (tmp_path / "ringmaster-jobs").exists()
 
 
 def test_a_container_without_a_command(ringmaster, tmp_path, job_dir):
