@@ -57,7 +57,7 @@ static const struct opt_def OPTIONS[] = {
       .help = "the part of the job that decides on restarts", .hidden = true },
     { .flag = "counters", .env = "RINGMASTER_COUNTERS", TEXT(counters), .value = "JSON",
       .help = "restarts so far", .hidden = true },
-    { .flag = "control", .env = "RINGMASTER_CONTROL", TEXT(control), .value = "unix:PATH",
+    { .flag = "control", .env = "RINGMASTER_CONTROL", TEXT(control), .value = "unix:PATH|ws://URL",
       .help = "where the coordinator reports" },
     { .flag = "peer-timeout", .env = "RINGMASTER_PEER_TIMEOUT", .def = "1s", TIME(peer_timeout_ms, 300, 600000),
       .help = "silence after which a member counts as lost" },

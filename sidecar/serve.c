@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "job/control.h"
 #include "sidecar/ring/link.h"
 #include "sidecar/supervise/hub.h"
 #include "sidecar/supervise/member.h"
@@ -112,13 +113,19 @@ static int make_member(struct server *s, struct error *e)
 static int make_hub(struct server *s, struct error *e)
 {
     const struct options *o = s->options;
+    char token[CONTROL_TOKEN_MAX];
     struct hub_options options = {
         .policy = o->policy_job, .job = o->job, .job_uid = o->job_uid, .attempt = (int32_t)o->attempt,
         .members = (const char *const *)o->names, .count = o->name_count, .counters = &o->restart_counters,
-        .peer_timeout_ms = o->peer_timeout_ms, .control = o->control,
+        .peer_timeout_ms = o->peer_timeout_ms, .control = { .address = o->control != NULL && o->control[0] != '\0' ? o->control : NULL, .token = token },
     };
 
-    return o->rank == 0 ? hub_new(s->loop, &options, s->member, &s->hub, e) : 0;
+    if (o->rank != 0)
+        return 0;
+    control_token(o->key, o->job_uid, token);
+    int result = hub_new(s->loop, &options, s->member, &s->hub, e);
+    crypto_wipe(token, sizeof token);
+    return result;
 }
 
 static int open_all(struct server *s, struct error *e)

@@ -54,6 +54,11 @@ void crypto_sha256(const void *bytes, size_t len, uint8_t ret_digest[32])
     (void)SHA256(bytes, len, ret_digest);
 }
 
+void crypto_sha1(const void *bytes, size_t len, uint8_t ret_digest[20])
+{
+    (void)SHA1(bytes, len, ret_digest);
+}
+
 bool crypto_equal(const void *a, const void *b, size_t len)
 {
     return CRYPTO_memcmp(a, b, len) == 0;

@@ -19,6 +19,7 @@ struct crypto_part { const void *bytes; size_t len; };
 void crypto_hmac(const uint8_t key[CRYPTO_KEY_BYTES], const struct crypto_part *parts, size_t count,
                  uint8_t ret_mac[CRYPTO_MAC_BYTES]);
 void crypto_sha256(const void *bytes, size_t len, uint8_t ret_digest[32]);
+void crypto_sha1(const void *bytes, size_t len, uint8_t ret_digest[20]); /* for protocols that ask for it; proves nothing */
 bool crypto_equal(const void *a, const void *b, size_t len); /* constant time */
 void crypto_hex(const void *bytes, size_t len, char *ret_text /* 2*len+1 */);
 bool crypto_unhex(const char *text, void *ret_bytes, size_t len); /* false unless exactly 2*len hex digits: then ret_bytes is undefined */

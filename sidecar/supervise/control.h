@@ -1,6 +1,7 @@
 /*
- * control.h — the coordinator's channel to whoever drives the job on this machine: JSON texts (job/report.h), one a line, over
- * a unix stream socket. When it is down training goes on; it reconnects for ever and the newest whole state is sent then.
+ * control.h — the coordinator's channel to whoever drives the job: JSON texts (job/report.h). To the local runner one a line over a
+ * unix stream socket, to the operator one a WebSocket message (job/control.h). When it is down training goes on; it reconnects for
+ * ever and the newest whole state is sent then.
  */
 #ifndef SUPERVISE_CONTROL_H
 #define SUPERVISE_CONTROL_H
@@ -13,9 +14,13 @@ struct control;
 typedef void control_command_fn(void *ctx, enum report_command command, int64_t grace_ms);
 typedef void control_connected_fn(void *ctx); /* the reader is new: send the whole state */
 
-/* `address` is "unix:PATH" (copied). */
-MUST_CHECK int control_new(struct loop *l, const char *address, control_command_fn *on_command, control_connected_fn *on_connected,
-                           void *ctx, struct control **ret, struct error *e);
+struct control_options {
+    const char *address; /* "unix:PATH" or "ws://HOST[:PORT]/PATH"; copied */
+    const char *token;   /* shown to the operator (control_token); copied, "" for none */
+};
+
+MUST_CHECK int control_new(struct loop *l, const struct control_options *options, control_command_fn *on_command,
+                           control_connected_fn *on_connected, void *ctx, struct control **ret, struct error *e);
 /* A report that was not sent yet is replaced: each is the whole state. */
 void control_send(struct control *c, char *text /* taken */);
 bool control_flushed(const struct control *c); /* nothing waits that could be sent */

@@ -430,7 +430,7 @@ int hub_new(struct loop *l, const struct hub_options *options, struct member *me
     h->report = loop_timer_new(l, report, h);
     if (coordinator_init(&h->core, options->policy, options->job, options->job_uid, options->attempt, options->members,
                          options->count, options->counters, e) != 0 ||
-        (options->control != NULL && control_new(l, options->control, on_command, on_reader, h, &h->control, e) != 0)) {
+        (options->control.address != NULL && control_new(l, &options->control, on_command, on_reader, h, &h->control, e) != 0)) {
         hub_free(h);
         return -1;
     }

@@ -7,6 +7,7 @@
 
 #include "base/loop.h"
 #include "job/report.h"
+#include "sidecar/supervise/control.h"
 #include "sidecar/supervise/member.h"
 
 struct hub;
@@ -18,7 +19,7 @@ struct hub_options { /* texts are kept */
     const char *const *members; size_t count;
     const struct restart_counters *counters; /* at the beginning of this attempt */
     int64_t peer_timeout_ms;
-    const char *control;                     /* NULL: nobody wants reports */
+    struct control_options control;          /* address NULL: nobody wants reports */
 };
 
 /* `member` is this sidecar's own; the hub takes over its member_set_hub. */
