@@ -83,7 +83,7 @@ int jobdir_open(const char *path, struct jobdir *ret, struct error *e)
 {
     struct jobdir d = JOBDIR_INIT;
     if (fs_mkdirs(path, 0755, e) < 0)
-        return error_wrap(e, "job directory");
+        return error_wrap(e, "job directory %.100s cannot be made, choose another with --job-dir", path);
     if (absolute(path, &d.path, e) < 0 || take_lock(d.path, &d.lock_fd, e) < 0) {
         jobdir_release(&d);
         return -1;

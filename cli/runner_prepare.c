@@ -118,6 +118,10 @@ int runner_prepare(struct runner *r, struct error *e)
         return -1;
     if (job_check_local(r->job, e) < 0)
         return -1;
+    /* Now, and not when the training is over. */
+    const char *report = r->options.report_dir;
+    if (report && (fs_mkdirs(report, 0755, e) < 0 || (access(report, W_OK) < 0 && error_errno(e, "write to %s", report) < 0)))
+        return error_wrap(e, "--report");
     apply_options(r);
     r->screen = screen_new(STDOUT_FILENO, &r->options.screen, name_width(r->job));
     if (ports_choose(r->job, r->options.framework_port != 0, &r->ports, e) < 0)

@@ -345,6 +345,19 @@ def test_a_container_without_a_command(ringmaster, tmp_path, job_dir):
     assert "spec.replicaSpecs.Worker.template.spec.containers[0].command: missing" in result.stderr
 
 
+def test_a_report_that_cannot_be_written_is_told_before_the_job_runs(ringmaster, tmp_path, job_dir):
+    (tmp_path / "taken").write_text("a file")
+    result = ringmaster("run", "-np", "1", "--job-dir", job_dir, "--report", tmp_path / "taken/report", "--", "touch", "ran")
+    assert result.returncode == 3 and f"--report: make directory {tmp_path}/taken" in result.stderr, result.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_job_directory_that_cannot_be_made(ringmaster, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    result = ringmaster("run", "-np", "1", "--job-dir", tmp_path / "taken/job", "--", "true")
+    assert result.returncode == 3 and f"{tmp_path}/taken/job cannot be made, choose another with --job-dir" in result.stderr
+
+
 def test_a_working_directory_that_is_not_there(ringmaster, write_job, tmp_path, job_dir):
     job = json.loads(write_job({"Worker": (1, ["true"])}).read_text())
     job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["workingDir"] = "/no/such/place"
