@@ -218,6 +218,8 @@ void execute_frame(struct engine *g, int32_t from, const struct peer_frame *fram
 /* NULL: there is no memory for it. */
 static uint8_t *work_area(struct engine *g, uint64_t bytes)
 {
+    if (bytes == 0)
+        bytes = 1; /* tensors without elements, fused: NULL would say that there is no memory */
     if (g->work_bytes >= bytes)
         return g->work;
     if (g->work != NULL)

@@ -196,7 +196,8 @@ void group_tested(struct engine *g, bool ok)
     log_info("ring formed", KVI("round", FENCE_ROUND(p->fence)), KVI("rank", p->rank), KVI("size", p->size),
              KV("self_test", ok ? "ok" : "failed"), KVI("ms", clock_mono_ms() - p->began_ms));
     engine_notify(g, &n);
-    for (struct request *q = g->requests; q != NULL; q = q->next) {
+    for (struct request *q = g->requests, *next; q != NULL; q = next) {
+        next = q->next; /* one that turns out to be wrong is answered, and gone */
         if (q->client != NULL && q->client->fence == p->fence && !q->announced)
             execute_announce(g, q);
     }
