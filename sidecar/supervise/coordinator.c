@@ -90,6 +90,15 @@ static bool is_ready(const struct coordinator_member *m)
     return m->joined && m->trainer.state != PROCESS_LOST && !trainer_is_active(&m->trainer) && !m->trainer.terminating;
 }
 
+static bool all_ready(const struct coordinator *c)
+{
+    for (int32_t i = 0; i < c->count; i++) {
+        if (is_needed(&c->members[i]) && !is_ready(&c->members[i]))
+            return false;
+    }
+    return true;
+}
+
 static void go_save(struct step *s)
 {
     step_enter(s, COORDINATOR_SAVE, SAVE_LIMIT_MS);
@@ -161,11 +170,7 @@ static void try_gather(struct step *s)
         go_save(s);
         return;
     }
-    for (int32_t i = 0; i < c->count; i++) {
-        if (is_needed(&c->members[i]) && !is_ready(&c->members[i]))
-            return;
-    }
-    if (s->now->mono_ms >= c->gather_from_ms && !c->claiming)
+    if (all_ready(c) && s->now->mono_ms >= c->gather_from_ms && !c->claiming)
         begin_claim(s);
 }
 
@@ -217,6 +222,10 @@ static void on_claimed(struct step *s, const struct coordinator_event *ev)
         try_gather(s);
         return;
     }
+    if (ev->why == NULL && !all_ready(c)) { /* a launcher ended, or was told to end, meanwhile; nobody has been told of the round */
+        step_gather(s, 0);
+        return;
+    }
     if (ev->why == NULL) {
         c->restore = *ev->restore;
         count_lost_steps(c);
@@ -247,6 +256,10 @@ static void try_run(struct step *s)
     for (int32_t i = 0; i < c->world; i++) {
         if (is_needed(&c->members[i]) && !c->members[i].formed)
             return;
+    }
+    if (!all_ready(c)) { /* a launcher that was told to end starts nothing any more: the others would wait for its rank for ever */
+        form_failed(s, "a launcher was told to end while the round was forming");
+        return;
     }
     c->form_backoff_ms = 0;
     c->self_test_ok = true;

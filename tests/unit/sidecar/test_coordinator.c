@@ -81,7 +81,7 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
 }
 
 /* One line of a script:
- *   join M STATE [FENCE_ROUND]   lost M   trainer M STATE   exit M CODE [SIGNAL] [AGE] [loss] [oom] [term]   formed M   ringlost M RANK
+ *   join M STATE [FENCE_ROUND]   lost M   trainer M STATE [term]   exit M CODE [SIGNAL] [AGE] [loss] [oom] [term]   formed M   ringlost M RANK
  *   claimed | claimed STEP | claim-conflict | claim-invalid | claim-io   committed STEP   progress M STEP SAVED   wait MS   stop */
 static void run_line(struct bench *b, const char *line, char *ret, size_t size)
 {
@@ -107,8 +107,9 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
         ev = (struct coordinator_event){ .kind = EVENT_JOIN, .member = n[0], .join = &join };
     } else if (sscanf(line, "lost %d", &n[0]) == 1) {
         ev = (struct coordinator_event){ .kind = EVENT_LOST, .member = n[0], .text = "reset" };
-    } else if (sscanf(line, "trainer %d %31s", &n[0], a) == 2) {
+    } else if (sscanf(line, "trainer %d %31s %63[^\n]", &n[0], a, rest) >= 2) {
         view.state = state_named(a);
+        view.terminating = strstr(rest, "term") != NULL;
         view.stopped = view.state == PROCESS_WAITING;
         ev = (struct coordinator_event){ .kind = EVENT_TRAINER, .member = n[0], .trainer = &view };
     } else if (sscanf(line, "exit %d %d %63[^\n]", &n[0], &n[1], rest) >= 2) {
@@ -227,6 +228,13 @@ static const struct scenario { const char *name, *const *policy, *const *members
       GATHER_ALL "lost 1 >\n= gather\njoin 1 Waiting >\n# one claim at a time\nclaimed > claim\nclaimed > form\n", 2, 0, 0, 0 },
     { "a member lost while the ring forms", &GROUP, MEMBERS,
       GATHER_ALL "claimed > form\nformed 0 >\nlost 1 > abort\n= gather\njoin 1 Waiting >\nwait 200 > claim\n", 2, 0, 0, 0 },
+    { "a launcher that ends while the checkpoint is claimed", &GROUP, MEMBERS,
+      GATHER_ALL "trainer 2 Lost >\nclaimed >\n= gather\ntrainer 2 Waiting > claim\nclaimed > form\n", 2, 0, 0, 0 },
+    { "a launcher that is told to end while the checkpoint is claimed", &GROUP, MEMBERS,
+      GATHER_ALL "trainer 2 Waiting term >\nclaimed >\n= gather\ntrainer 2 Lost >\ntrainer 2 Waiting > claim\nclaimed > form\n", 2, 0, 0, 0 },
+    { "a launcher that is told to end while the ring forms", &GROUP, MEMBERS,
+      GATHER_ALL "claimed > form\nformed 0 >\ntrainer 2 Waiting term >\nformed 1 >\nformed 2 > abort\n= gather\nwait 200 >\n"
+      "trainer 2 Lost >\ntrainer 2 Waiting > claim\n", 2, 0, 0, 0 },
     { "a self-test that fails", &GROUP, MEMBERS, GATHER_ALL "claimed > form\nmisformed 0 > abort\nwait 200 > claim\nclaimed > form\nmisformed 0 > abort\nwait 200 >\nwait 200 > claim\n", 3, 0, 0, 0 },
     { "a ring that does not form in time", &GROUP, MEMBERS, GATHER_ALL "claimed > form\nformed 0 >\nwait 59999 >\nwait 1 > abort\nwait 200 > claim\n", 2, 0, 0, 0 },
     { "an epoch that is taken", &GROUP, MEMBERS, GATHER_ALL "claim-conflict > claim\nclaimed > form\n", 41, 0, 0, 0 },
