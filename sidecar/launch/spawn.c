@@ -137,7 +137,8 @@ static int find_program(const char *name, char *const environment[], char **ret_
     if (refused != NULL)
         return explain(SPAWN_NOT_EXECUTABLE, EACCES, refused, ret_code, e);
     *ret_code = SPAWN_NOT_FOUND;
-    return error_set(e, ERROR_NOT_FOUND, "exec %s: not found in PATH (%.160s%s)", name, path, strlen(path) > 160 ? "..." : "");
+    return error_set(e, ERROR_NOT_FOUND, "exec %.80s: not found in PATH (%.120s%s)%s", name, path, strlen(path) > 120 ? "..." : "",
+                     strchr(name, ' ') != NULL ? "; this is one word with a space: the program and each argument are words of their own" : "");
 }
 
 /* ---- the process ---- */

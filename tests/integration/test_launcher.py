@@ -146,6 +146,7 @@ def test_the_exit_code_is_exact(launch_path, line, code):
     [
         (["no-such-program-here"], 127, "not found in PATH"),
         (["/no/such/file"], 127, "/no/such/file: No such file or directory"),
+        (["python train.py"], 127, "; this is one word with a space: the program and each argument are words of their own"),
         (["./no-such-script"], 127, f"./no-such-script in {os.getcwd()}: No such file or directory"),
         (["/etc/passwd"], 126, "/etc/passwd: Permission denied"),
         (["/tmp"], 126, "/tmp: "),
