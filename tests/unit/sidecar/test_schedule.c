@@ -5,11 +5,9 @@
 
 #include "base/mem.h"
 #include "sidecar/ring/schedule.h"
+#include "tests/unit/quietly.h"
 
 #define SIZE_MAX_TESTED 9
-
-/* Criterion is told of every check that holds, over a socket. In the inner loops it hears only of what fails. */
-#define QUIETLY(condition, ...) do { if (!(condition)) cr_assert_fail(__VA_ARGS__); } while (0)
 
 Test(schedule, blocks_cover_the_tensor_in_order)
 {
