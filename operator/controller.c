@@ -13,6 +13,7 @@
 
 #define SPACING_MS 20           /* between two looks at a job: events come in bursts */
 #define OVER_DELAY_MS 1000      /* of a job that is over: nobody waits for it */
+#define REPORT_DELAY_MS 1000    /* of a report of nothing but progress: several become one look */
 #define JOBS_PER_TURN 64        /* of the loop, so that replies are not kept waiting */
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------- */
@@ -93,6 +94,13 @@ static void on_job(void *ctx, const struct kube_key *key, const void *before, co
     }
     if (!c->synced)
         return;
+    if (s != NULL && job != NULL && state_is_newer(s, job->version))
+        return; /* what we have replaced already */
+    if (s != NULL && s->in_work && job != NULL && strcmp(s->uid, job->uid) == 0) {
+        /* The watch may be faster than the reply to our own write: at the end of the look it is known whose this is. */
+        (void)snprintf(s->seen, sizeof s->seen, "%s", job->version);
+        return;
+    }
     if (job == NULL && before != NULL)
         state_drop(c->states, key); /* one that is in work is dropped by the next look */
     controller_add(c, key, job == NULL ? "the job is gone" : "the job changed", 0);
@@ -106,7 +114,7 @@ static bool text_differs(const char *a, const char *b)
 static bool pod_differs(const struct pod_entry *a, const struct pod_entry *b)
 {
     return strcmp(a->uid, b->uid) != 0 || a->phase != b->phase || a->scheduled != b->scheduled || a->ready != b->ready ||
-           a->deleting != b->deleting || a->disrupted != b->disrupted || a->has_exit != b->has_exit || a->exit_code != b->exit_code ||
+           a->deleting != b->deleting || a->disrupted != b->disrupted || a->has_exit != b->has_exit || a->all_ended != b->all_ended || a->exit_code != b->exit_code ||
            a->attempt != b->attempt || text_differs(a->node, b->node) || text_differs(a->reason, b->reason) ||
            text_differs(a->message, b->message);
 }
@@ -356,6 +364,13 @@ enum caller controller_check_caller(struct controller *c, const char *ns, const 
     return same ? CALLER_RIGHT : CALLER_WRONG;
 }
 
+/* Something that is to be acted on, and not only shown. */
+static bool report_is_weighty(const struct coordinator_report *before, const struct coordinator_report *now)
+{
+    return before == NULL || before->attempt != now->attempt || before->round != now->round || before->formed != now->formed ||
+           before->gave_up != now->gave_up || before->round_count != now->round_count || before->checkpoint_step != now->checkpoint_step;
+}
+
 bool controller_take_report(struct controller *c, const char *ns, const char *name, struct coordinator_report *report)
 {
     struct job_state *s = state_of(c, ns, name);
@@ -365,7 +380,8 @@ bool controller_take_report(struct controller *c, const char *ns, const char *na
         free(report);
         return false;
     }
+    bool weighty = report_is_weighty(s->report, report);
     state_take_report(s, report);
-    controller_add(c, &s->key, "its coordinator reported", 0);
+    controller_add(c, &s->key, "its coordinator reported", weighty ? 0 : REPORT_DELAY_MS);
     return true;
 }

@@ -148,10 +148,21 @@ static void read_init_end(const cJSON *pod, struct pod_entry *p)
     }
 }
 
+static bool all_ended(const cJSON *pod)
+{
+    const cJSON *item;
+    int ended = 0;
+
+    cJSON_ArrayForEach(item, json_at(pod, "status.containerStatuses"))
+        ended += json_at(item, "state.terminated") != NULL;
+    return ended > 0 && ended >= cJSON_GetArraySize(json_at(pod, "spec.containers"));
+}
+
 static void read_containers(const cJSON *pod, struct pod_entry *p)
 {
     const cJSON *main_status = status_of(pod, main_container(pod)), *terminated = json_at(main_status, "state.terminated");
 
+    p->all_ended = all_ended(pod);
     p->started_ms = read_time(main_status, "state.running.startedAt");
     if (terminated != NULL) {
         p->started_ms = read_time(terminated, "startedAt");

@@ -18,6 +18,7 @@ struct pod_entry {
     uint8_t role;               /* enum job_role */
     uint8_t phase;              /* enum pod_phase, as the kubelet says */
     bool scheduled, ready, deleting, disrupted, tainted;
+    bool all_ended;             /* every container has, though the kubelet may not have said so of the pod yet */
     bool has_exit;              /* of the main container */
     int32_t index, attempt, exit_code, signal;
     int64_t created_ms, started_ms, finished_ms, gone_by_ms; /* gone_by: when the pod was to be gone at the latest; 0 = not deleting */

@@ -21,7 +21,7 @@ static void take_end(const struct pod_entry *pod, bool job_is_over, struct pod_v
     if (well && pod->disrupted && pod->phase != POD_SUCCEEDED) {
         v->has_exit = false; /* a program that ends in order because it was told to has not finished its work */
         v->phase = pod->phase == POD_RUNNING ? POD_RUNNING : POD_FAILED;
-    } else if (pod->has_exit && !job_is_over && pod->phase != POD_SUCCEEDED) {
+    } else if (pod->has_exit && (!job_is_over || pod->all_ended) && pod->phase != POD_SUCCEEDED) {
         v->phase = well ? POD_SUCCEEDED : POD_FAILED;
     }
 }

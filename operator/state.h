@@ -30,6 +30,7 @@ struct job_state {
     char *fresh_text, fresh_version[KUBE_VERSION_MAX];
     char older[STATE_OLDER_MAX][KUBE_VERSION_MAX];
     size_t older_next;
+    char seen[KUBE_VERSION_MAX];/* what the cache showed while it was in work; "" = nothing new */
     bool must_read;             /* a write was refused because what we know is old: ask the API server */
 
     struct own_pod *own;

@@ -65,7 +65,11 @@ static bool stored(struct work *w, struct kube_reply *reply)
 {
     if (reply->error == NULL) {
         const char *version = kube_version(reply->object);
-        state_set_fresh(w->state, w->version, version, job_text(reply->object));
+        const struct job_entry *cached = kube_cache_get(kube_informer_cache(w->scope->jobs), &w->key);
+        if (cached == NULL || strcmp(cached->version, version) != 0)
+            state_set_fresh(w->state, w->version, version, job_text(reply->object));
+        else
+            state_clear_fresh(w->state); /* the watch was faster */
         (void)snprintf(w->version, sizeof w->version, "%s", version);
         return true;
     }

@@ -45,7 +45,10 @@ void work_end(struct work *w)
     bool retry = w->retry;
     int64_t retry_after_ms = w->retry_after_ms;
 
+    bool changed = w->state->seen[0] != '\0' && strcmp(w->state->seen, w->version) != 0;
+
     w->state->in_work = false;
+    w->state->seen[0] = '\0';
     metrics_observe_pass(c->def.metrics, now_ms - w->begun_ms);
     work_free(w);
     if (retry) {
@@ -54,6 +57,8 @@ void work_end(struct work *w)
         kube_queue_forget(c->queue, &key);
         kube_queue_done(c->queue, &key);
     }
+    if (changed)
+        kube_queue_add(c->queue, &key, "the job changed", now_ms);
     if (at_ms > 0)
         kube_queue_add(c->queue, &key, "a time has come", now_ms + (at_ms > wall_ms ? at_ms - wall_ms : 0));
     controller_wake(c);

@@ -74,6 +74,10 @@ static const struct row ROWS[] = {
     { .name = "the same in a job that is over: something still runs", .job_is_over = true,
       .json = POD("{\"phase\":\"Running\",\"containerStatuses\":[" PROXY_RUNS "," TRAIN_ENDED(0, "Completed", "") "]}"),
       .phase = POD_RUNNING, .scheduled = true, .exit_code = 0, .reason = "Completed" },
+    { .name = "a job that is over, every container has ended and the pod not yet", .job_is_over = true,
+      .json = POD("{\"phase\":\"Running\",\"containerStatuses\":[{\"name\":\"proxy\",\"state\":{\"terminated\":{\"exitCode\":0}}},"
+                  TRAIN_ENDED(0, "Completed", "") "]}"),
+      .phase = POD_SUCCEEDED, .scheduled = true, .exit_code = 0, .reason = "Completed" },
     { .name = "another container failed, the main one did its work",
       .json = POD("{\"phase\":\"Failed\",\"containerStatuses\":[{\"name\":\"proxy\",\"state\":{\"terminated\":{\"exitCode\":1,\"reason\":\"Error\"}}},"
                   TRAIN_ENDED(0, "Completed", "") "]}"),
