@@ -189,12 +189,17 @@ static void tidy(struct checkpoint *c)
         run_job(c, NULL, tidy_work, nothing_done);
 }
 
-/* What was written of an aborted step makes room at once. */
+/* What was written of an aborted step makes room at once. Not after a newer claim: a coordinator that was stopped for a while
+ * wakes up to deadlines long past, and its successor may have taken the very same directory over and committed it. */
 static void remove_work(struct worker_job *job)
 {
     struct volume_job *v = (struct volume_job *)job;
     auto_free char *dir = NULL;
     store_generation_path(&v->c->store, &v->key.generation, &dir);
+    if (store_check_own(&v->c->store, v->c->committer.claimed_epoch, &v->error) != 0) {
+        log_warn_from("aborted checkpoint left to the coordinator of today", &v->error, KV("dir", dir));
+        return;
+    }
     if (store_mark(&v->c->store, &v->key.generation, LAYOUT_ABORTED, "its save was given up", &v->error) != 0)
         log_debug("aborted checkpoint not marked", KV("error", v->error.text));
     if (store_remove(&v->c->store, &v->key.generation, &v->error) != 0)
@@ -353,7 +358,8 @@ void committer_staged(struct checkpoint *c, int32_t from, struct checkpoint_id i
         return;
     case TALLY_CONFLICT: {
         auto_free char *text = xasprintf("rank %" PRId32 " has staged it twice with different sizes", from);
-        abort_step(c, t, text);
+        if (t->state != TALLY_COMMITTING)
+            abort_step(c, t, text);
         return;
     }
     case TALLY_REPEATED: /* its sidecar or its link is new: it may not have heard */
@@ -400,8 +406,8 @@ void committer_vote(struct checkpoint *c, int32_t from, struct checkpoint_id id,
 void committer_failed(struct checkpoint *c, int32_t from, struct checkpoint_id id, const char *text)
 {
     struct tally *t = find(c, id);
-    if (t == NULL)
-        return;
+    if (t == NULL || t->state == TALLY_COMMITTING)
+        return; /* all have voted: what one of them says later does not take its durable image back */
     auto_free char *why = xasprintf("rank %" PRId32 ": %.240s", from, text);
     abort_step(c, t, why);
     tidy(c);

@@ -157,17 +157,6 @@ static int read_vote(const char *dir, const struct step_key *key, int32_t rank, 
     return 0;
 }
 
-/* A stalled coordinator that wakes up here can only add what no reader sees (lineage.h); the look saves it the work. */
-static int check_own(const struct store *s, uint64_t own_epoch, struct error *e)
-{
-    uint64_t newest;
-    if (store_newest_claim(s, &newest, e) != 0)
-        return -1;
-    if (newest > own_epoch)
-        return error_set(e, ERROR_GONE, "epoch %" PRIu64 " was claimed by another coordinator, this one has %" PRIu64, newest, own_epoch);
-    return 0;
-}
-
 /* Only a hint for people and tools: no reader of ours decides by it. */
 static void write_latest(const struct store *s, const struct generation *g)
 {
@@ -190,7 +179,8 @@ int store_commit(const struct store *s, const struct step_key *key, uint64_t own
     for (int32_t rank = 0; rank < key->world; rank++)
         if (read_vote(dir, key, rank, &entries[rank], e) != 0)
             return -1;
-    if (check_own(s, own_epoch, e) != 0)
+    /* A stalled coordinator that wakes up here can only add what no reader sees (lineage.h); the look saves it the work. */
+    if (store_check_own(s, own_epoch, e) != 0)
         return -1;
     auto_free char *manifest = manifest_encode(key, entries);
     size_t len = strlen(manifest);

@@ -184,6 +184,16 @@ int store_newest_claim(const struct store *s, uint64_t *ret_epoch, struct error 
     return 0;
 }
 
+int store_check_own(const struct store *s, uint64_t own_epoch, struct error *e)
+{
+    uint64_t newest;
+    if (store_newest_claim(s, &newest, e) != 0)
+        return -1;
+    if (newest > own_epoch)
+        return error_set(e, ERROR_GONE, "epoch %" PRIu64 " was claimed by another coordinator, this one has %" PRIu64, newest, own_epoch);
+    return 0;
+}
+
 int store_claim(const struct store *s, uint64_t epoch, const char *member, const char *nonce, int32_t world, struct error *e)
 {
     char name[LAYOUT_NAME_MAX];
@@ -310,16 +320,6 @@ static int tidy_committed(void *ctx, const char *name, struct error *e)
     return io_remove(path, e);
 }
 
-static int is_newest(const struct store *s, uint64_t head, struct error *e)
-{
-    uint64_t newest;
-    if (store_newest_claim(s, &newest, e) != 0)
-        return -1;
-    if (newest > head)
-        return error_set(e, ERROR_GONE, "epoch %" PRIu64 " was claimed by another coordinator, this one has %" PRIu64, newest, head);
-    return 0;
-}
-
 static int carry_out(const struct store *s, const struct store_generation *g, enum retention_verdict verdict, uint64_t head, struct error *e)
 {
     if (verdict == RETENTION_KEEP) {
@@ -330,7 +330,7 @@ static int carry_out(const struct store *s, const struct store_generation *g, en
         struct tidying t = { .s = s, .head = head, .dir = dir };
         return each_entry(dir, tidy_committed, &t, e);
     }
-    if (is_newest(s, head, e) != 0)
+    if (store_check_own(s, head, e) != 0)
         return -1;
     return verdict == RETENTION_RETIRE ? retire(s, &g->generation, e) : store_remove(s, &g->generation, e);
 }
@@ -339,7 +339,7 @@ int store_tidy(const struct store *s, const struct lineage *l, int32_t keep_last
 {
     auto_scan struct store_scan scan = { .generations = NULL };
     uint64_t head = lineage_head(l);
-    if (is_newest(s, head, e) != 0 || store_scan(s, &scan, e) != 0)
+    if (store_check_own(s, head, e) != 0 || store_scan(s, &scan, e) != 0)
         return -1;
     auto_free struct retention_item *items = xcalloc(scan.count + 1, sizeof(*items));
     auto_free enum retention_verdict *verdicts = xcalloc(scan.count + 1, sizeof(*verdicts));

@@ -42,6 +42,8 @@ void store_scan_release(struct store_scan *scan);
 MUST_CHECK int store_claim(const struct store *s, uint64_t epoch, const char *member, const char *nonce, int32_t world, struct error *e);
 MUST_CHECK int store_base(const struct store *s, const char *nonce, int32_t world, const struct lineage *l, struct error *e);
 MUST_CHECK int store_newest_claim(const struct store *s, uint64_t *ret_epoch, struct error *e);
+/* GONE when an epoch newer than this coordinator's own was claimed: it commits and removes nothing any more. */
+MUST_CHECK int store_check_own(const struct store *s, uint64_t own_epoch, struct error *e);
 
 /* A directory to save `id` in: the one that a coordinator before us has made, or a new one. *ret_committed: it is there
  * already and counts. */

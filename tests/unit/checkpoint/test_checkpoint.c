@@ -484,6 +484,84 @@ Test(checkpoint, votes_count_by_identity, .timeout = 60)
     group_release(&g);
 }
 
+static cJSON *failed_message(uint64_t epoch, int64_t step)
+{
+    char text[24];
+    cJSON *failed = json_object();
+    epoch_format(epoch, text);
+    json_put_text(failed, "op", "failed");
+    json_put_text(failed, "epoch", text);
+    json_put_int(failed, "step", step);
+    json_put_text(failed, "text", "no space left on device");
+    return failed;
+}
+
+Test(checkpoint, a_superseded_coordinator_removes_nothing_that_its_successor_committed, .timeout = 60)
+{
+    struct group g;
+    struct error e = ERROR_INIT;
+    struct store_scan scan;
+    group_init(&g, 3, true);
+    cr_assert(group_form(&g, 0x100000001));
+    g.drop = drop_votes;
+    group_stage(&g, 10, DATA);
+    cr_assert(group_wait(&g, until_all_voted, 10, 5000));
+    /* While it is stopped another one claims the next epoch, finds all the votes and commits. */
+    struct store s = store_of(&g);
+    cr_assert(store_scan(&s, &scan, &e) == 0);
+    struct step_key key = { .job = GROUP_UID, .generation = scan.generations[0].generation, .world = 3 };
+    cr_assert(store_claim(&s, 0x100000002, "chief-0", "0123456789abcdef0123456789abcdef", 3, &e) == 0, "%s", e.text);
+    cr_assert(store_commit(&s, &key, 0x100000002, &e) == 0, "%s", e.text);
+    /* It wakes up and gives the step up. */
+    auto_json cJSON *failed = failed_message(0x100000001, 10);
+    checkpoint_message(g.members[0].checkpoint, 1, failed);
+    cr_assert(group_wait(&g, until_failed, 10, 2000));
+    (void)group_wait(&g, group_never, 0, 200);
+    auto_free char *commit = path_of_step(&g, 10, "COMMIT");
+    cr_expect(commit != NULL && access(commit, F_OK) == 0, "what the successor committed is gone");
+    store_scan_release(&scan);
+    store_release(&s);
+    group_release(&g);
+}
+
+static atomic_bool commit_begun;
+
+static int commit_takes_a_while(void *ctx, const char *operation, const char *path)
+{
+    (void)ctx;
+    if (strcmp(operation, "link") == 0 && strstr(path, "/COMMIT") != NULL) {
+        atomic_store(&commit_begun, true);
+        (void)usleep(300000);
+    }
+    return 0;
+}
+
+static bool until_commit_begun(struct group *g, int64_t ignored)
+{
+    (void)g;
+    (void)ignored;
+    return atomic_load(&commit_begun);
+}
+
+Test(checkpoint, when_all_have_voted_nothing_takes_the_step_back, .timeout = 60)
+{
+    struct group g;
+    group_init(&g, 3, true);
+    cr_assert(group_form(&g, 0x100000001));
+    fault_set(commit_takes_a_while, NULL);
+    group_stage(&g, 10, DATA);
+    cr_assert(group_wait(&g, until_commit_begun, 0, 5000));
+    auto_json cJSON *failed = failed_message(0x100000001, 10);
+    checkpoint_message(g.members[0].checkpoint, 1, failed);
+    cr_expect(group_wait(&g, group_until_committed, 10, 5000));
+    cr_expect(g.members[0].failed == -1, "%s", g.members[0].why.text);
+    fault_set(NULL, NULL);
+    (void)group_wait(&g, group_never, 0, 100);
+    auto_free char *commit = path_of_step(&g, 10, "COMMIT");
+    cr_expect(commit != NULL && access(commit, F_OK) == 0, "the committed step is gone");
+    group_release(&g);
+}
+
 Test(checkpoint, garbage_from_a_peer_is_ignored, .timeout = 60)
 {
     static const char *const GARBAGE[] = {
