@@ -462,7 +462,8 @@ static void finish(struct kube_call *k, CURLcode code)
     reply.http_status = (int)http_status;
     if (code == CURLE_OPERATION_TIMEDOUT)
         cut_silent(c, k);
-    if (k->line != NULL && http_status == 200 && give_lines(k, &e) == 0 && !k->ended)
+    /* Of a watch that broke, what waits is half a line: it comes again from the version before it. */
+    if (k->line != NULL && http_status == 200 && give_lines(k, &e) == 0 && !k->ended && (code == CURLE_OK || k->raw))
         kube_lines_end(&k->lines, give_line, k);
     if (k->ended)
         return; /* cancelled by one of its lines */

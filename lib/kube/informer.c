@@ -172,8 +172,10 @@ static void step(struct kube_informer *i, const struct kube_watch_input *in, con
         kube_cache_drop(i->cache, &key, kube_uid(object));
     else if (out.store == KUBE_STORE_COMMIT)
         kube_cache_commit(i->cache);
-    if (out.begin)
+    if (out.begin) {
         kube_cache_begin(i->cache);
+        i->stats.starts++;
+    }
     if (out.wake_at_ms > 0)
         loop_timer_at(i->timer, out.wake_at_ms);
     if (out.send != KUBE_SEND_NOTHING)

@@ -25,7 +25,8 @@ struct kube_informer_def {
     struct kube_watch_options watch;
 };
 
-struct kube_informer_stats { uint64_t lists, watches, events, failures; };
+/* Requests sent, events taken, failures; starts: times it listed from the first object on, the first time too. */
+struct kube_informer_stats { uint64_t lists, watches, events, failures, starts; };
 
 MUST_CHECK int kube_informer_new(struct loop *l, struct kube_client *client, const struct kube_informer_def *def,
                                  struct kube_informer **ret, struct error *e);

@@ -198,7 +198,9 @@ def test_nothing_is_lost_when_the_api_server_is_killed(server, ns, follow):
         server.kubectl("apply", "--server-side", "-n", ns, "-f", "-", stdin=config_maps([f"m-{i}" for i in range(turn, 20, 3)], f"turn-{turn}"))
         server.kubectl("delete", "configmap", "-n", ns, f"m-{turn}")
         wait_equal(server, ns, follower)
-    assert follower.stats()["failures"] > 0
+    stats = follower.stats()
+    print(stats)
+    assert stats["failures"] > 0
 
 
 def test_nothing_is_lost_when_versions_are_compacted_away(server, ns, follow):
@@ -217,7 +219,8 @@ def test_nothing_is_lost_when_versions_are_compacted_away(server, ns, follow):
     os.kill(follower.process.pid, 18)
     wait_equal(server, ns, follower)
     after = follower.stats()
-    assert after["lists"] + after["watches"] > before["lists"] + before["watches"] + 1, "a watch that was refused, and a list"
+    print(before, after, follower.log())
+    assert after["starts"] > before["starts"], "the old version was refused, and it listed anew"
     assert after["changes"] >= before["changes"] + 23, "what vanished was reported, and what came"
 
 
