@@ -102,7 +102,10 @@ int runner_close(struct runner *r)
     case RUNNER_BROKEN:
         jobdir_runtime_trim(&r->dir);
         screen_text(r->screen, "");
-        return command_fail("run", COMMAND_CANNOT_RUN, &r->why);
+        (void)command_fail("run", COMMAND_CANNOT_RUN, &r->why);
+        if (!phase_is_final(r->status->phase))
+            fprintf(stderr, "The job was stopped. When that is mended, continue with: ringmaster run --resume --job-dir %s\n", r->dir.path);
+        return COMMAND_CANNOT_RUN;
     case RUNNER_GOES_ON: case RUNNER_ENDING: break;
     }
     return close_finished(r);

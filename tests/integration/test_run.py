@@ -423,6 +423,7 @@ def test_a_full_disk_in_the_job_directory(ringmaster_path, env, write_job, job_d
     result = subprocess.run(on_small_disk(command, job_dir), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert result.returncode == 3, result.stdout + result.stderr
     assert "No space left on device" in result.stderr and str(job_dir) in result.stderr
+    assert f"continue with: ringmaster run --resume --job-dir {job_dir}\n" in result.stderr
     assert not processes()
     for kept in set(pathlib.Path("/dev/shm").glob("ringmaster-*")) - before:
         if not (kept / "run").exists():  # another test's job, running beside this one, has its sockets there
