@@ -29,6 +29,12 @@ def bridge_down() -> None:
         run(["ip", "link", "delete", BRIDGE])
 
 
+def _write_when_new(path: pathlib.Path, text: str) -> None:
+    """kube-proxy ends when its file is written to, and `up` on a running cluster writes what is there already."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 class Node:
     def __init__(self, index: int, state: pathlib.Path, programs: pathlib.Path, pki: Pki, processes: Processes, nodes: int) -> None:
         self.index, self.programs, self.pki, self.processes, self.nodes = index, programs, pki, processes, nodes
@@ -107,7 +113,7 @@ class Node:
             serializeImagePulls: false
             """))
         (self.directory / "resolv.conf").write_text("")
-        (self.directory / "kube-proxy.yaml").write_text(textwrap.dedent(f"""\
+        _write_when_new(self.directory / "kube-proxy.yaml", textwrap.dedent(f"""\
             apiVersion: kubeproxy.config.k8s.io/v1alpha1
             kind: KubeProxyConfiguration
             mode: iptables
