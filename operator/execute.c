@@ -333,16 +333,14 @@ static void finish(struct work *w)
 void execute_pump(struct work *w)
 {
     while (!w->stopped && w->item_next < w->item_count && w->outstanding < w->window) {
-        if (w->item_next >= w->barrier && w->outstanding > 0 && w->barrier > 0 && w->item_next == w->barrier)
+        if (w->outstanding > 0 && w->barrier > 0 && w->item_next == w->barrier)
             break; /* pods come when what they refer to is there */
         const struct item *item = &w->items[w->item_next++];
-        if (!controller_may_write(w->c)) {
-            w->retry = w->stopped = true;
-        } else if (creates(item->kind) && clock_mono_ms() < w->state->hold_until_ms) {
+        if (creates(item->kind) && clock_mono_ms() < w->state->hold_until_ms) {
             int64_t at_ms = clock_wall_ms() + w->state->hold_until_ms - clock_mono_ms();
             w->requeue_at_ms = w->requeue_at_ms == 0 || at_ms < w->requeue_at_ms ? at_ms : w->requeue_at_ms;
             w->stopped = true;
-        } else if (send(w, item)) {
+        } else if (controller_may_write(w->c) && send(w, item)) {
             w->outstanding++;
         } else {
             w->retry = w->stopped = true;

@@ -190,12 +190,9 @@ void work_begin(struct controller *c, const struct kube_key *key, const char *re
     log_debug("looking at a job", KV("namespace", key->ns), KV("job", key->name), KV("because", reason));
     struct work *w = work_new(c, scope, key, job->uid);
     struct job_state *s = w->state;
-    if (s->must_read)
-        read_from_server(w);
-    else if (state_is_newer(s, job->version))
-        read_text(w, s->fresh_text);
-    else if (job->text != NULL)
-        read_text(w, job->text);
+    const char *text = state_is_newer(s, job->version) ? s->fresh_text : job->text;
+    if (text != NULL && !s->must_read)
+        read_text(w, text);
     else
         read_from_server(w);
 }

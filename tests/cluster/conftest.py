@@ -6,10 +6,12 @@ CLUSTER_KEEP=1 leaves the cluster up at the end. VARIANT=asan takes the programs
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -105,15 +107,15 @@ class Kube:
 class Operator:
     """ringmaster-operator as a process of the host."""
 
-    def __init__(self, cluster, directory, name="operator", port=18080):
-        self.cluster, self.port, self.name = cluster, port, name
+    def __init__(self, cluster, directory, name="operator", port=18080, address="127.0.0.1"):
+        self.cluster, self.address, self.port, self.name = cluster, address, port, name
         self.log_path = directory / f"{name}.log"
         self.process = None
         self.options = []
 
     def start(self, *options):
         self.options = list(options) or self.options
-        command = [str(OPERATOR), "--kubeconfig", str(self.cluster.control.kubeconfig), "--listen", f"127.0.0.1:{self.port}", "--log-level", "debug",
+        command = [str(OPERATOR), "--kubeconfig", str(self.cluster.control.kubeconfig), "--listen", f"{self.address}:{self.port}", "--log-level", "debug",
                    "--identity", self.name, "--lease-duration", "3s", "--lease-renew-deadline", "2s", "--lease-retry", "500ms", *self.options]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -131,7 +133,7 @@ class Operator:
 
     def http(self, path):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.address}:{self.port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -160,10 +162,23 @@ def cluster():
         node.add_image(image.build(state))
     kube = Kube(made)
     kube.run("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crd"))
-    kube.run("wait", "--for=condition=Established", "crd/trainingjobs.ringmaster.dev", "--timeout=30s")
+    # `kubectl wait` fails on a CRD so new that it has no conditions yet
+    established = ("wait", "--for=condition=Established", "crd/trainingjobs.ringmaster.dev", "--timeout=30s")
+    wait_until("the CRD is established", lambda: kube.run(*established, check=False).returncode == 0, 30)
     yield made
     if not os.environ.get("CLUSTER_KEEP"):
         made.down()
+
+
+@pytest.fixture(scope="session")
+def images(cluster):
+    """The images as `make images` builds them, on every node; their version."""
+    made = subprocess.run(["make", "--no-print-directory", "images"], cwd=ROOT, text=True, capture_output=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    for name in ("ringmaster-operator", "ringmaster-sidecar"):
+        for node in cluster.nodes():
+            node.add_image(ROOT / "build" / "images" / f"{name}.tar")
+    return re.search(r"^VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M).group(1)
 
 
 @pytest.fixture
