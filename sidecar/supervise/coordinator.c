@@ -166,7 +166,7 @@ static void try_gather(struct step *s)
     }
     if (c->fence == 0 && adopt(s))
         return;
-    if (c->group && step_all_done(c)) {
+    if (c->fence != 0 && c->group && step_all_done(c)) {
         go_save(s);
         return;
     }
@@ -262,6 +262,10 @@ static void try_run(struct step *s)
         return;
     }
     c->form_backoff_ms = 0;
+    if (c->group && step_all_done(c)) { /* this coordinator is new: it had to claim, to commit what its predecessor left undecided */
+        go_save(s);
+        return;
+    }
     c->self_test_ok = true;
     c->formed_wall_ms = s->now->wall_ms;
     c->cause = (struct cause){ .kind = CAUSE_NONE };

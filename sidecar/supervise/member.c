@@ -205,6 +205,7 @@ static void on_formed(void *ctx, uint64_t fence, int self_test_ok, double second
     if (fence != m->fence)
         return;
     m->formed = fence;
+    tell_progress(m, clock_mono_ms()); /* before: whether this round still has something to save */
     if (m->options.rank >= 0)
         send_ring(m, &r);
 }

@@ -248,7 +248,8 @@ static const struct scenario { const char *name, *const *policy, *const *members
     { "a coordinator that comes back to a group at work", &GROUP, MEMBERS,
       "join 1 Running 4 > abort 1\njoin 2 Failed 4 >\njoin 0 Running 4 > abort 0 abort\ntrainer 1 Waiting >\ntrainer 0 Waiting > claim\n", 5, 1, 0, 1 },
     { "a coordinator that comes back to a group that is done", &GROUP, MEMBERS,
-      "join 1 Done 4 >\njoin 2 Done 4 >\njoin 0 Done 4 > release 0 release 1 release 2\n= over\n", 4, 0, 0, 0 },
+      "join 1 Done 4 >\njoin 2 Done 4 >\njoin 0 Done 4 > claim\nclaimed 9 > form\nformed 0 >\nprogress 1 9 0 >\nformed 1 >\nformed 2 >\n= save\n"
+      "progress 1 9 1 > release 0 release 1 release 2\n= over\n", 5, 0, 0, 0 },
     { "who joins after the end is released", &GROUP, MEMBERS,
       UP "exit 0 0 >\nexit 2 0 >\nlost 1 >\nwait 30 > abort\n# its sidecar came back: it was done, too\njoin 1 Done 1 > release 0 release 1 release 2\n", 1, 1, 0, 1 },
     { "with ps a worker is restarted alone", &WITH_PS, MEMBERS_PS, UP_2_RANKS "exit 1 1 > history\nwait 0 > start 1\n= run\ntrainer 1 Running >\nexit 1 1 > history\nwait 900 >\nwait 300 > start 1\n", 3, 2, 2, 0 },
