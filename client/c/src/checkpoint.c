@@ -19,6 +19,7 @@
 
 #define SLOTS_MAX 4u
 #define CALL_TIMEOUT_MS 60000
+#define RESTORE_TIMEOUT_MS 3600000 /* the sidecar reads every byte of an image on the volume first; when it ends, so does the wait */
 #define FLUSH_MS 10000u /* asked for at a time */
 
 struct slot { struct slot_control *control; uint64_t bytes; /* of the image area */ };
@@ -305,7 +306,7 @@ static int restore_locked(const void **ret_image, uint64_t *ret_bytes, int64_t *
     if (alone())
         return text_fail(RM_NOT_FOUND, "no checkpoint: this process runs alone");
     struct call answer;
-    int status = client_call(&the_client, CALL_RESTORE, LOCAL_RESTORE, NULL, 0, CALL_TIMEOUT_MS, &answer);
+    int status = client_call(&the_client, CALL_RESTORE, LOCAL_RESTORE, NULL, 0, RESTORE_TIMEOUT_MS, &answer);
     if (status != RM_OK)
         return status;
     struct local_restore_ready ready;
