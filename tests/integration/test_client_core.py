@@ -350,11 +350,15 @@ def test_a_process_of_an_older_round_or_of_no_round_is_refused(make_job, results
         assert "not started by ringmaster-launch; unset RINGMASTER_SOCKET to run alone" in said
 
 
+NOT_INITIALIZED = -1  # RM_NOT_INITIALIZED
+
+
 def test_a_forked_child_cannot_use_it_and_does_not_disturb_its_parent(make_job, results):
     with make_job(size=2) as job:
         shown = results(
             job,
             """
+            from ringmaster import _core
             r, w = os.pipe()
             child = os.fork()
             if child == 0:
@@ -362,6 +366,8 @@ def test_a_forked_child_cannot_use_it_and_does_not_disturb_its_parent(make_job, 
                 for call in (lambda: rm.allreduce(np.zeros(1)), rm.init):
                     try: call()
                     except rm.RingmasterError as error: said.append(str(error))
+                lib = _core.library()
+                said += [lib.rm_poll(1), lib.rm_wait(1, -1), lib.rm_release(1)]
                 os.write(w, json.dumps(said).encode())
                 rm.shutdown()
                 os._exit(0)
@@ -370,7 +376,11 @@ def test_a_forked_child_cannot_use_it_and_does_not_disturb_its_parent(make_job, 
             """,
         )
     for row in shown:
-        assert row["child"] == [False] + ["this process was forked after rm_init; only the process that called rm_init can use it"] * 2
+        assert row["child"] == [False] + ["this process was forked after rm_init; only the process that called rm_init can use it"] * 2 + [
+            NOT_INITIALIZED,
+            NOT_INITIALIZED,
+            None,
+        ]
         assert row["parent"] == [2.0, 2.0]
 
 

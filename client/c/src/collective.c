@@ -242,7 +242,7 @@ RM_API int rm_barrier(const char *name)
     return status == RM_OK ? rm_wait(handle, -1) : status;
 }
 
-/* ---- handles ---- */
+/* ---- handles: a forked child has none. It must not even look: another thread may have held the lock when it was forked. ---- */
 
 static int no_such_handle(void)
 {
@@ -252,6 +252,8 @@ static int no_such_handle(void)
 RM_API int rm_poll(rm_handle handle)
 {
     struct client *c = &the_client;
+    if (atomic_load(&c->forked))
+        return client_ready();
     pthread_mutex_lock(&c->lock);
     const struct request *r = request_find(&c->requests, handle);
     int status = r == NULL ? no_such_handle() : r->state == REQUEST_DONE;
@@ -264,6 +266,8 @@ RM_API int rm_wait(rm_handle handle, int64_t timeout_ms)
     struct client *c = &the_client;
     int64_t deadline = timeout_ms < 0 ? -1 : client_now_ms() + timeout_ms;
     int status = RM_OK;
+    if (atomic_load(&c->forked))
+        return client_ready();
     pthread_mutex_lock(&c->lock);
     struct request *r = request_find(&c->requests, handle);
     if (r == NULL)
@@ -288,6 +292,8 @@ RM_API int rm_result(rm_handle handle, const void **ret_data, uint64_t *ret_elem
 {
     struct client *c = &the_client;
     int status = RM_OK;
+    if (atomic_load(&c->forked))
+        return client_ready();
     pthread_mutex_lock(&c->lock);
     const struct request *r = request_find(&c->requests, handle);
     if (r == NULL)
@@ -311,6 +317,8 @@ RM_API int rm_result(rm_handle handle, const void **ret_data, uint64_t *ret_elem
 RM_API void rm_release(rm_handle handle)
 {
     struct client *c = &the_client;
+    if (atomic_load(&c->forked))
+        return;
     pthread_mutex_lock(&c->lock);
     struct request *r = request_find(&c->requests, handle);
     if (r != NULL)
