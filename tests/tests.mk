@@ -104,6 +104,17 @@ fuzz: $(TEST_DEPS) ## libFuzzer, FUZZ_SECONDS (60) for each target; TARGET=name 
 	$(MAKE) --no-print-directory VARIANT=fuzz fuzz-programs
 	tools/fuzz.sh $(TOP)/fuzz $(FUZZ_SECONDS) $(TARGET)
 
+# ---- a real Kubernetes -------------------------------------------------------------------------------------------------
+.PHONY: cluster-up cluster-down cluster-env test-cluster
+cluster-up: ## a real Kubernetes with three nodes on this machine (needs root)
+	python3 tests/cluster/cluster.py up
+cluster-down: ## stop it, and remove what it left in the kernel
+	python3 tests/cluster/cluster.py down
+cluster-env: ## `export` lines for a shell: eval "$$(make -s cluster-env)"
+	@python3 tests/cluster/cluster.py env
+test-cluster: $(TEST_DEPS) programs $(BUILD)/tests/cluster/kube_client_check ## tests on real API servers and clusters; T=expression is pytest's -k
+	$(PYTHON) -m pytest -q tests/cluster $(if $(T),-k "$(T)")
+
 # ---- lint -------------------------------------------------------------------------------------------------------------
 LINT_C := $(wildcard lib/*/*.c sidecar/*.c sidecar/*/*.c cli/*.c operator/*.c client/c/src/*.c)
 LINT_STAMP := $(patsubst %.c,$(TOP)/lint/%.ok,$(LINT_C))

@@ -32,7 +32,7 @@ FOREIGN = {
     "cjson/": {"lib/base/"},
     "openssl/": {"lib/base/crypto.c"},
     "libwebsockets.h": {"operator/surface.c"},
-    "curl/": {"lib/kube/client.c"},
+    "curl/": {"lib/kube/client.c", "lib/kube/transfer.c", "lib/kube/transfer.h"},
     "tensorflow/": {"client/tensorflow/"},
 }
 

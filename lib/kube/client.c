@@ -2,8 +2,6 @@
 
 #include <assert.h>
 #include <curl/curl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +13,11 @@
 #include "kube/line.h"
 #include "kube/request.h"
 #include "kube/throttle.h"
+#include "kube/transfer.h"
 
 #define IN_FLIGHT 64
 #define IDLE_HANDLES 64
 #define DEADLINE_MS 60000
-#define CONNECT_TIMEOUT_MS 10000L
-#define DEAD_PATH_MS 30000          /* unacknowledged bytes: the kernel gives the connection up */
 #define SILENT_MS 3000              /* the least silence for which a connection is cut */
 #define STREAM_AHEAD (4u << 20)     /* bytes of a stream that one turn of the loop may bring, beyond a line */
 #define KEEP_BYTES (256u << 10)     /* a stream's buffer that grew over this is given back when it is empty */
@@ -69,9 +66,7 @@ struct kube_client {
     struct sock *socks;
     CURL *idle[IDLE_HANDLES];
     size_t idle_count;
-    char *user_agent, *base;         /* base: the URL in front of every target */
-    char *host_header;               /* with a tls_server_name; so the next one; else NULL */
-    struct curl_slist *connect_to;
+    struct kube_endpoint endpoint;
     unsigned busy;                   /* callbacks on the stack: calls are not freed */
     struct kube_client_stats stats;
 };
@@ -168,16 +163,6 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *ctx)
     return len;
 }
 
-static int on_socket_made(void *ctx, curl_socket_t fd, curlsocktype purpose)
-{
-    unsigned dead_path = DEAD_PATH_MS;
-
-    (void)ctx;
-    if (purpose == CURLSOCKTYPE_IPCXN)
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_path, sizeof dead_path);
-    return CURL_SOCKOPT_OK;
-}
-
 static void on_io(void *ctx, int fd, unsigned events)
 {
     struct sock *s = ctx;
@@ -255,115 +240,6 @@ static void on_pump_timer(void *ctx)
 
 /* ---- sending ----------------------------------------------------------------------------------------------------------- */
 
-#define SET(easy, option, value) \
-    do { \
-        CURLcode set_code = curl_easy_setopt((easy), (option), (value)); \
-        assert(set_code == CURLE_OK || set_code == CURLE_NOT_BUILT_IN || set_code == CURLE_UNKNOWN_OPTION); \
-    } while (0)
-
-static void set_blob(CURL *easy, CURLoption option, const char *pem)
-{
-    struct curl_blob blob = { .data = (void *)(uintptr_t)pem, .len = strlen(pem), .flags = CURL_BLOB_NOCOPY };
-
-    SET(easy, option, &blob);
-}
-
-static void set_tls(const struct kube_client *c, CURL *easy)
-{
-    const struct kube_config *g = c->config;
-    const char *cert_pem = g->cert_pem != NULL ? g->cert_pem : c->credentials.plugin.cert_pem;
-    const char *key_pem = g->key_pem != NULL ? g->key_pem : c->credentials.plugin.key_pem;
-
-    SET(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    SET(easy, CURLOPT_SSL_VERIFYPEER, g->insecure ? 0L : 1L);
-    SET(easy, CURLOPT_SSL_VERIFYHOST, g->insecure ? 0L : 2L);
-    if (g->ca_pem != NULL || g->ca_file != NULL)
-        SET(easy, CURLOPT_CAPATH, NULL);
-    if (g->ca_pem != NULL) {
-        SET(easy, CURLOPT_CAINFO, NULL);
-        set_blob(easy, CURLOPT_CAINFO_BLOB, g->ca_pem);
-    } else if (g->ca_file != NULL) {
-        SET(easy, CURLOPT_CAINFO, g->ca_file);
-        SET(easy, CURLOPT_CA_CACHE_TIMEOUT, 60L); /* a rotated file is read again */
-    }
-    if (g->cert_file != NULL)
-        SET(easy, CURLOPT_SSLCERT, g->cert_file);
-    else if (cert_pem != NULL)
-        set_blob(easy, CURLOPT_SSLCERT_BLOB, cert_pem);
-    if (g->key_file != NULL)
-        SET(easy, CURLOPT_SSLKEY, g->key_file);
-    else if (key_pem != NULL)
-        set_blob(easy, CURLOPT_SSLKEY_BLOB, key_pem);
-}
-
-static void add_header(struct kube_call *k, const char *name, const char *value)
-{
-    auto_free char *header = xasprintf("%s: %s", name, value);
-    struct curl_slist *list = curl_slist_append(k->headers, header);
-
-    assert(list != NULL);
-    k->headers = list;
-}
-
-static void set_headers(struct kube_call *k)
-{
-    const struct kube_client *c = k->client;
-
-    add_header(k, "Accept", k->http.accept);
-    if (k->http.body != NULL) {
-        add_header(k, "Content-Type", k->http.content_type);
-        k->headers = curl_slist_append(k->headers, "Expect:"); /* no asking before a large body */
-    }
-    if (c->credentials.token != NULL) {
-        auto_free char *bearer = xasprintf("Bearer %s", c->credentials.token);
-        add_header(k, "Authorization", bearer);
-    }
-    if (c->config->impersonate != NULL)
-        add_header(k, "Impersonate-User", c->config->impersonate);
-    if (c->host_header != NULL)
-        add_header(k, "Host", c->host_header);
-    SET(k->easy, CURLOPT_HTTPHEADER, k->headers);
-}
-
-static void set_transfer(struct kube_call *k, int64_t now_ms)
-{
-    const struct kube_client *c = k->client;
-    auto_free char *url = xasprintf("%s%s", c->base, k->http.target);
-
-    SET(k->easy, CURLOPT_URL, url);
-    SET(k->easy, CURLOPT_PRIVATE, k);
-    SET(k->easy, CURLOPT_ERRORBUFFER, k->curl_text);
-    SET(k->easy, CURLOPT_NOSIGNAL, 1L);
-    SET(k->easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    SET(k->easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_2TLS);
-    SET(k->easy, CURLOPT_PIPEWAIT, 1L);
-    SET(k->easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
-    SET(k->easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    SET(k->easy, CURLOPT_TCP_KEEPIDLE, 15L);
-    SET(k->easy, CURLOPT_TCP_KEEPINTVL, 5L);
-    SET(k->easy, CURLOPT_SOCKOPTFUNCTION, on_socket_made);
-    SET(k->easy, CURLOPT_USERAGENT, c->user_agent);
-    SET(k->easy, CURLOPT_WRITEFUNCTION, on_body);
-    SET(k->easy, CURLOPT_WRITEDATA, k);
-    if (c->connect_to != NULL)
-        SET(k->easy, CURLOPT_CONNECT_TO, c->connect_to);
-    if (c->config->proxy_url != NULL)
-        SET(k->easy, CURLOPT_PROXY, c->config->proxy_url);
-    if (c->config->username != NULL) {
-        SET(k->easy, CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
-        SET(k->easy, CURLOPT_USERNAME, c->config->username);
-        SET(k->easy, CURLOPT_PASSWORD, c->config->password != NULL ? c->config->password : "");
-    }
-    if (k->until_ms > 0)
-        SET(k->easy, CURLOPT_TIMEOUT_MS, (long)(k->until_ms > now_ms ? k->until_ms - now_ms : 1));
-    if (k->http.body != NULL) {
-        SET(k->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(k->http.body));
-        SET(k->easy, CURLOPT_POSTFIELDS, k->http.body);
-    }
-    if (strcmp(k->http.method, "GET") != 0)
-        SET(k->easy, CURLOPT_CUSTOMREQUEST, k->http.method);
-}
-
 static void start(struct kube_client *c, struct kube_call *k, int64_t now_ms)
 {
     calls_remove(&c->waiting, k);
@@ -371,9 +247,13 @@ static void start(struct kube_client *c, struct kube_call *k, int64_t now_ms)
     kube_credentials_refresh(&c->credentials, now_ms, clock_wall_ms());
     k->easy = c->idle_count > 0 ? c->idle[--c->idle_count] : curl_easy_init();
     assert(k->easy != NULL);
-    set_transfer(k, now_ms);
-    set_tls(c, k->easy);
-    set_headers(k);
+    k->headers = kube_transfer_set(k->easy, &c->endpoint, &c->credentials, &k->http);
+    (void)curl_easy_setopt(k->easy, CURLOPT_PRIVATE, k);
+    (void)curl_easy_setopt(k->easy, CURLOPT_ERRORBUFFER, k->curl_text);
+    (void)curl_easy_setopt(k->easy, CURLOPT_WRITEFUNCTION, on_body);
+    (void)curl_easy_setopt(k->easy, CURLOPT_WRITEDATA, k);
+    if (k->until_ms > 0)
+        (void)curl_easy_setopt(k->easy, CURLOPT_TIMEOUT_MS, (long)(k->until_ms > now_ms ? k->until_ms - now_ms : 1));
     if (k->counted)
         kube_throttle_sent(&c->throttle);
     calls_add(&c->active, k);
@@ -580,9 +460,8 @@ static int send_call(struct kube_client *c, const struct kube_request *r, kube_l
     k->until_ms = r->deadline_ms > 0 ? k->begun_ms + r->deadline_ms : line != NULL ? 0 : k->begun_ms + DEADLINE_MS;
     calls_add(&c->waiting, k);
     c->stats.waiting++;
-    if (!k->counted)
-        start(c, k, k->begun_ms);
-    else if (k->next == NULL && c->waiting.first == k && kube_throttle_may_send(&c->throttle, k->begun_ms))
+    bool first = c->waiting.first == k && kube_throttle_may_send(&c->throttle, k->begun_ms);
+    if (!k->counted || first)
         start(c, k, k->begun_ms);
     else if (!loop_timer_armed(c->pump_timer))
         loop_timer_at(c->pump_timer, k->begun_ms);
@@ -638,39 +517,6 @@ void kube_client_stats(const struct kube_client *c, struct kube_client_stats *re
 
 /* ---- life -------------------------------------------------------------------------------------------------------------- */
 
-/* With a tls_server_name the URL names that host, so that it is the one asked for and verified, while the connection goes to the
- * server's own address and the Host header stays the server's. */
-static int split_server(struct kube_client *c, struct error *e)
-{
-    const struct kube_config *g = c->config;
-
-    if (g->tls_server_name == NULL) {
-        c->base = xstrdup(g->server);
-        return 0;
-    }
-    CURLU *url = curl_url();
-    char *host = NULL, *port = NULL, *full = NULL;
-    if (url == NULL || curl_url_set(url, CURLUPART_URL, g->server, 0) != CURLUE_OK ||
-        curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK || curl_url_get(url, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
-        curl_url_set(url, CURLUPART_HOST, g->tls_server_name, 0) != CURLUE_OK || curl_url_get(url, CURLUPART_URL, &full, 0) != CURLUE_OK) {
-        (void)error_set(e, ERROR_INVALID, "server %s or tls-server-name %s of cluster \"%s\" is no host", g->server, g->tls_server_name,
-                        g->cluster);
-    } else {
-        auto_free char *to = xasprintf("%s:%s:%s:%s", g->tls_server_name, port, host, port);
-        c->connect_to = curl_slist_append(NULL, to);
-        c->host_header = xasprintf("%s:%s", host, port);
-        c->base = xstrdup(full);
-        size_t len = strlen(c->base);
-        while (len > 0 && c->base[len - 1] == '/')
-            c->base[--len] = '\0';
-    }
-    curl_free(host);
-    curl_free(port);
-    curl_free(full);
-    curl_url_cleanup(url);
-    return c->base != NULL ? 0 : -1;
-}
-
 int kube_client_new(struct loop *l, const struct kube_config *config, const struct kube_client_options *options,
                     struct kube_client **ret, struct error *e)
 {
@@ -683,7 +529,6 @@ int kube_client_new(struct loop *l, const struct kube_config *config, const stru
     }
     c->loop = l;
     c->config = config;
-    c->user_agent = xstrdup(agent);
     c->waiting.last = &c->waiting.first;
     c->active.last = &c->active.first;
     c->dead.last = &c->dead.first;
@@ -697,7 +542,7 @@ int kube_client_new(struct loop *l, const struct kube_config *config, const stru
     (void)curl_multi_setopt(c->multi, CURLMOPT_TIMERFUNCTION, on_timeout_wanted);
     (void)curl_multi_setopt(c->multi, CURLMOPT_TIMERDATA, c);
     (void)curl_multi_setopt(c->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_MULTIPLEX);
-    if (split_server(c, e) < 0 || kube_credentials_init(&c->credentials, config, clock_mono_ms(), clock_wall_ms(), e) < 0) {
+    if (kube_endpoint_init(&c->endpoint, config, agent, e) < 0 || kube_credentials_init(&c->credentials, config, clock_mono_ms(), clock_wall_ms(), e) < 0) {
         kube_client_free(c);
         return -1;
     }
@@ -727,10 +572,7 @@ void kube_client_free(struct kube_client *c)
     loop_timer_free(c->timer);
     loop_timer_free(c->pump_timer);
     kube_credentials_release(&c->credentials);
-    free(c->user_agent);
-    free(c->base);
-    free(c->host_header);
-    curl_slist_free_all(c->connect_to);
+    kube_endpoint_release(&c->endpoint);
     free(c);
     curl_global_cleanup();
 }

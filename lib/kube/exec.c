@@ -21,8 +21,6 @@
 #define DEADLINE_MS 30000
 #define DEADLINE_ASKING_MS (5 * 60 * 1000)
 
-extern char **environ;
-
 /* ---- what it printed --------------------------------------------------------------------------------------------------- */
 
 static void wipe_free(char *secret)

@@ -245,9 +245,8 @@ static void on_failed(struct kube_watch *w, const struct kube_watch_input *in, i
         sent(w, LISTING, now_ms, out);
         return;
     }
-    if (in->error == ERROR_GONE || in->error == ERROR_LIMIT || in->error == ERROR_INVALID)
-        next = NEXT_LIST;
-    else if (next == NEXT_WATCH && ++w->tries >= SAME_VERSION_TRIES)
+    bool anew = in->error == ERROR_GONE || in->error == ERROR_LIMIT || in->error == ERROR_INVALID;
+    if (anew || (next == NEXT_WATCH && ++w->tries >= SAME_VERSION_TRIES))
         next = NEXT_LIST;
     /* The first 410 of a watch is what compaction does to a quiet one: list at once. More of them in a row wait. */
     if (in->error == ERROR_GONE && w->state == WATCHING && w->failures == 0) {

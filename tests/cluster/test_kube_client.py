@@ -55,7 +55,7 @@ class Follower:
     """An informer in a process of its own."""
 
     def __init__(self, server, ns, *options):
-        self.stderr = open(server.state / f"follow-{ns}.log", "w+")
+        self.stderr = open(server.state / f"follow-{ns}.log", "w+")  # noqa: SIM115
         self.process = subprocess.Popen([PROGRAM, "follow", ns, *options], env=environment(server.kubeconfig), text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr)
         assert self.process.stdout.readline() == "synced\n"

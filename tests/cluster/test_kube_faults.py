@@ -118,7 +118,7 @@ def run(tmp_path):
         port = script.http.server_address[1]
         config.write_text(f"current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\n"
                           f"clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n")
-        log = open(tmp_path / "log", "w+")
+        log = open(tmp_path / "log", "w+")  # noqa: SIM115
         process = subprocess.Popen([PROGRAM, "follow", "n"], env={**os.environ, "KUBECONFIG": str(config), "no_proxy": "127.0.0.1"}, text=True,
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         made.append((process, script, log))
@@ -178,7 +178,8 @@ def test_410_lists_anew_and_reports_what_vanished(run, gone):
 
 
 def test_retry_after_is_waited_for(run):
-    script = Script(reply(status(429, "TooManyRequests"), 429, [("Retry-After", "2")]), REFUSES_STREAMS, reply(listing("5", config_map("a", "1"))), stream(None))
+    busy = reply(status(429, "TooManyRequests"), 429, [("Retry-After", "2")])
+    script = Script(busy, REFUSES_STREAMS, reply(listing("5", config_map("a", "1"))), stream(None))
     run(script, {"a": "x"})
     assert script.seen[1][0] - script.seen[0][0] >= 1.9
 
