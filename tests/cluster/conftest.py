@@ -173,7 +173,7 @@ def cluster():
 @pytest.fixture(scope="session")
 def images(cluster):
     """The images as `make images` builds them, on every node; their version."""
-    made = subprocess.run(["make", "--no-print-directory", "images"], cwd=ROOT, text=True, capture_output=True)
+    made = subprocess.run(["make", "--no-print-directory", "VARIANT=release", "images"], cwd=ROOT, text=True, capture_output=True)
     assert made.returncode == 0, made.stdout + made.stderr
     for name in ("ringmaster-operator", "ringmaster-sidecar"):
         for node in cluster.nodes():
