@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "client/c/src/arena.h"
+#include "tests/unit/quietly.h"
 
 Test(arena, blocks_are_aligned_and_do_not_overlap)
 {
@@ -101,29 +102,29 @@ Test(arena, random_use_keeps_its_invariants)
             if (!arena_alloc(&a, bytes, &at))
                 continue;
             uint64_t unit = at / 64 - 3;
-            cr_assert(at % 64 == 0 && unit + units <= UNITS);
+            QUIETLY(at % 64 == 0 && unit + units <= UNITS, "step %d: offset %llu", step, (unsigned long long)at);
             for (uint64_t i = 0; i < units; i++) {
-                cr_assert_eq(taken[unit + i], 0, "step %d overlaps", step);
+                QUIETLY(taken[unit + i] == 0, "step %d overlaps", step);
                 taken[unit + i] = 1;
             }
             live[count].at = at;
             live[count++].units = units;
         } else if (count > 0) {
             size_t i = (size_t)rand() % count;
-            cr_assert(arena_free(&a, live[i].at));
+            QUIETLY(arena_free(&a, live[i].at), "step %d", step);
             memset(taken + live[i].at / 64 - 3, 0, live[i].units);
             live[i] = live[--count];
         }
         uint64_t sum = 0, covered = 0;
         for (size_t i = 0; i < UNITS; i++)
             sum += taken[i];
-        cr_assert_eq(a.used, 64 * sum, "step %d", step);
+        QUIETLY(a.used == 64 * sum, "step %d", step);
         for (size_t i = 0; i < a.count; i++) {
-            cr_assert_eq(a.blocks[i].offset, a.base + covered, "step %d", step);
-            cr_assert(i == 0 || a.blocks[i].used || a.blocks[i - 1].used, "two free neighbours after step %d", step);
+            QUIETLY(a.blocks[i].offset == a.base + covered, "step %d", step);
+            QUIETLY(i == 0 || a.blocks[i].used || a.blocks[i - 1].used, "two free neighbours after step %d", step);
             covered += a.blocks[i].bytes;
         }
-        cr_assert_eq(covered, a.bytes);
+        QUIETLY(covered == a.bytes, "step %d", step);
     }
     arena_release(&a);
 }
