@@ -87,8 +87,10 @@ int websocket_answer(const char *bytes, size_t len, const char *key, struct erro
     if (end == NULL || (size_t)(end - bytes) >= WEBSOCKET_HEAD_MAX)
         return error_set(e, ERROR_LIMIT, "the answer to the WebSocket handshake is longer than %d bytes", WEBSOCKET_HEAD_MAX);
     auto_free char *head = xstrndup(bytes, (size_t)(end - bytes) + 2);
-    if (strncmp(head, "HTTP/1.1 101", 12) != 0)
-        return error_set(e, ERROR_DENIED, "the WebSocket handshake was answered with \"%.*s\"", (int)strcspn(head, "\r\n") > 80 ? 80 : (int)strcspn(head, "\r\n"), head);
+    if (strncmp(head, "HTTP/1.1 101", 12) != 0) {
+        size_t first = strcspn(head, "\r\n");
+        return error_set(e, ERROR_DENIED, "the WebSocket handshake was answered with \"%.*s\"", (int)(first < 80 ? first : 80), head);
+    }
     auto_free char *proof = xasprintf("%s%s", key, MAGIC);
     crypto_sha1(proof, strlen(proof), digest);
     auto_free char *expected = base64_encode(digest, sizeof digest);
