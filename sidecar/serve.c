@@ -21,6 +21,10 @@
 #define IDLE_LOOK_MS 20
 #define PROBE_LIMIT_MS 2000
 #define ACCEPTS_PER_TURN 64
+/* Strangers may connect to the port: they hold a descriptor each until they have failed to prove who they are. */
+#define HANDSHAKES_MAX 512
+#define HANDSHAKE_LIMIT_MS 5000
+#define ACCEPT_PAUSE_MS 100
 
 struct server {
     const struct options *options;
@@ -30,6 +34,8 @@ struct server {
     struct hub *hub; /* NULL: another sidecar coordinates */
     int fd;
     struct loop_source *source;
+    int handshakes;            /* under way */
+    struct loop_timer *resume; /* accepting is paused */
     struct loop_timer *leave;
     int64_t leave_by_ms; /* 0: not asked to leave */
 };
@@ -40,6 +46,7 @@ static void on_greeted(void *ctx, int fd, const struct peer_hello *peer, const s
 {
     struct server *s = ctx;
 
+    s->handshakes--;
     if (fd < 0) {
         log_warn_from("connection refused", why);
         return;
@@ -54,16 +61,39 @@ static void on_greeted(void *ctx, int fd, const struct peer_hello *peer, const s
     }
 }
 
-static void on_accept(void *ctx, int listening, unsigned events)
+static void resume_accepting(void *ctx)
 {
     struct server *s = ctx;
 
+    loop_set(s->source, LOOP_READ);
+}
+
+/* Who waits in the backlog waits a little longer; without a pause a full table of descriptors would spin the loop. */
+static void pause_accepting(struct server *s)
+{
+    loop_set(s->source, 0);
+    loop_timer_at(s->resume, clock_mono_ms() + ACCEPT_PAUSE_MS);
+}
+
+static void on_accept(void *ctx, int listening, unsigned events)
+{
+    struct server *s = ctx;
+    int64_t limit_ms = s->options->connect_timeout_ms < HANDSHAKE_LIMIT_MS ? s->options->connect_timeout_ms : HANDSHAKE_LIMIT_MS;
+
     (void)events;
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0)
+        if (s->handshakes >= HANDSHAKES_MAX) {
+            pause_accepting(s);
             return;
-        (void)link_accept(s->loop, &s->identity, fd, member_fence(s->member), s->options->connect_timeout_ms, on_greeted, s);
+        }
+        int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                pause_accepting(s);
+            return;
+        }
+        s->handshakes++;
+        (void)link_accept(s->loop, &s->identity, fd, member_fence(s->member), limit_ms, on_greeted, s);
     }
 }
 
@@ -139,6 +169,7 @@ static int open_all(struct server *s, struct error *e)
     if (loop_new(&s->loop, e) != 0 || loop_signals(s->loop, signals, COUNT(signals), on_signal, s, e) != 0)
         return -1;
     s->leave = loop_timer_new(s->loop, try_leave, s);
+    s->resume = loop_timer_new(s->loop, resume_accepting, s);
     if (link_listen(o->address, (int32_t)o->port, &s->fd, e) != 0 || make_member(s, e) != 0 || make_hub(s, e) != 0)
         return -1;
     return loop_add(s->loop, s->fd, LOOP_READ, on_accept, s, &s->source, e);
@@ -154,6 +185,7 @@ static void close_all(struct server *s)
     if (s->fd >= 0)
         (void)close(s->fd);
     loop_timer_free(s->leave);
+    loop_timer_free(s->resume);
     loop_free(s->loop);
 }
 

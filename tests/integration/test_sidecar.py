@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -422,6 +423,26 @@ def test_a_wrong_key_is_refused(make_group, wait_for, tmp_path):
     time.sleep(0.5)
     assert group.out("chief-0") == ""
     assert group.state("worker-1")["state"] == "Lost"
+
+
+def test_strangers_that_say_nothing_cost_no_processor_time_and_go(make_group, wait_for):
+    group = make_group(three(), wrap=["prlimit", "--nofile=64"])
+    sidecar = group.start_sidecar("chief-0")
+    time.sleep(0.5)
+    strangers = [socket.create_connection((group.hosts["chief-0"], group.port)) for _ in range(90)]
+
+    def cpu_seconds():
+        fields = pathlib.Path(f"/proc/{sidecar.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = cpu_seconds()
+    time.sleep(1)
+    assert cpu_seconds() - before < 0.3
+    for stranger in strangers:
+        stranger.close()
+    group.start_launcher("chief-0")
+    group.start(["worker-0", "worker-1"])
+    wait_for(group.running, what="all running")
 
 
 def test_a_port_in_use_is_named(make_group):
