@@ -153,7 +153,7 @@ def criterion(program, variant):
     stem = f"{variant}-{name.replace('/', '-')}"
     reports = LOGS / "sanitizer" / stem
     env = sanitizer_environment(variant, reports)
-    code, output = run([str(program), "-j1", "--full-stats"], LOGS / f"unit-{stem}.log", 600, env)
+    code, output = run([str(program), "-j1"], LOGS / f"unit-{stem}.log", 600, env)
     case = Case(name)
     counts = SYNTHESIS.search(re.sub(r"\x1b\[[0-9;]*m", "", output))
     if counts:
