@@ -105,14 +105,17 @@ fuzz: $(TEST_DEPS) ## libFuzzer, FUZZ_SECONDS (60) for each target; TARGET=name 
 	tools/fuzz.sh $(TOP)/fuzz $(FUZZ_SECONDS) $(TARGET)
 
 # ---- a real Kubernetes -------------------------------------------------------------------------------------------------
-.PHONY: cluster-up cluster-down cluster-env test-cluster
-cluster-up: ## a real Kubernetes with three nodes on this machine (needs root)
+APT_CLUSTER := containerd runc containernetworking-plugins iptables iproute2 conntrack openssl buildah busybox-static
+.PHONY: deps-cluster cluster-up cluster-down cluster-env test-cluster
+deps-cluster: ## install what the test cluster needs; Go 1.24 or newer has to be on PATH
+	tools/install-packages.sh $(APT_CLUSTER)
+cluster-up: deps-cluster ## a real Kubernetes with three nodes on this machine (needs root)
 	python3 tests/cluster/cluster.py up
 cluster-down: ## stop it, and remove what it left in the kernel
 	python3 tests/cluster/cluster.py down
 cluster-env: ## `export` lines for a shell: eval "$$(make -s cluster-env)"
 	@python3 tests/cluster/cluster.py env
-test-cluster: $(TEST_DEPS) programs $(BUILD)/tests/cluster/kube_client_check ## tests on real API servers and clusters; T=expression is pytest's -k
+test-cluster: $(TEST_DEPS) deps-cluster programs $(BUILD)/tests/cluster/kube_client_check ## tests on real API servers and clusters; T=expression is pytest's -k
 	$(PYTHON) -m pytest -q tests/cluster $(if $(T),-k "$(T)")
 
 # ---- lint -------------------------------------------------------------------------------------------------------------

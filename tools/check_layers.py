@@ -14,7 +14,6 @@ ROOMS = [
     ("lib/wire/", "wire", {"base"}),
     ("lib/kube/", "kube", {"base"}),
     ("lib/job/", "job", {"base", "wire"}),
-    ("lib/kube/", "kube", {"base"}),
     ("sidecar/launch/", "launch", {"base", "wire"}),
     ("sidecar/ring/", "ring", {"base", "wire"}),
     ("sidecar/checkpoint/", "checkpoint", {"base", "wire"}),
