@@ -202,7 +202,8 @@ def test_signals_are_as_a_shell_would_leave_them(launch_path):
     result = run(launch_path, "cat", "/proc/self/status")
     fields = dict(line.split(":\t", 1) for line in result.stdout.decode().splitlines() if ":\t" in line)
     assert int(fields["SigBlk"], 16) == 0
-    assert int(fields["SigIgn"], 16) == 0
+    # glibc's posix_spawn, by which make starts programs, leaves its own signals 32 and 33 ignored; no program can set them.
+    assert int(fields["SigIgn"], 16) & ~(0b11 << 31) == 0
     assert fields["Pid"] == fields["NSpid"].split()[-1]
 
 
