@@ -228,11 +228,19 @@ void history_failures(struct history *h, const struct job_status *status, struct
     }
 }
 
-int64_t history_steps_lost(const struct history_failure *f)
+static bool steps_are_told(const struct history *h)
+{
+    for (size_t i = 0; i < h->series_count; i++)
+        if (h->series[i].last_step >= 0)
+            return true;
+    return false;
+}
+
+int64_t history_steps_lost(const struct history *h, const struct history_failure *f)
 {
     if (f->cause.lost_steps.set)
         return f->cause.lost_steps.value;
-    if (!f->resume_known || f->step_before < 0)
+    if (!f->resume_known || (f->step_before < 0 && !steps_are_told(h)))
         return -1;
     int64_t from = f->resume_step > 0 ? f->resume_step : 0;
     return f->step_before > from ? f->step_before - from : 0;

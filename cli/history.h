@@ -62,7 +62,7 @@ void history_failures(struct history *h, const struct job_status *status, struct
 /* One line of history.jsonl back into the history (for --resume). Lines that are no such lines are passed over. */
 void history_read(struct history *h, const char *line, size_t len);
 
-/* Steps lost to a failure: -1 when not known. */
-int64_t history_steps_lost(const struct history_failure *f);
+/* Steps lost to a failure: -1 when not known. In a job that tells its steps, a round that told none has lost none. */
+int64_t history_steps_lost(const struct history *h, const struct history_failure *f);
 
 #endif

@@ -25,7 +25,7 @@ static void put_time(cJSON *o, const char *key, int64_t wall_ms)
     json_put_text(o, key, text);
 }
 
-static cJSON *failure_json(const struct history_failure *f)
+static cJSON *failure_json(const struct history *h, const struct history_failure *f)
 {
     const struct failure *c = &f->cause;
     char member[80];
@@ -43,7 +43,7 @@ static cJSON *failure_json(const struct history_failure *f)
         json_put_int(o, "signal", c->signal);
     }
     json_put_text(o, "message", c->message);
-    int64_t lost = history_steps_lost(f);
+    int64_t lost = history_steps_lost(h, f);
     json_put(o, "steps_lost", number_or_null(lost >= 0, (double)lost));
     json_put(o, "step_before", number_or_null(f->step_before >= 0, (double)f->step_before));
     json_put(o, "resume_step", number_or_null(f->resume_known, (double)f->resume_step));
@@ -166,7 +166,7 @@ cJSON *report_json_build(const struct training_job *job, const struct job_status
 
     cJSON *failures = json_array(), *rounds = json_array(), *members = json_array(), *series = json_array();
     for (size_t i = 0; i < history->failure_count; i++)
-        json_append(failures, failure_json(&history->failures[i]));
+        json_append(failures, failure_json(history, &history->failures[i]));
     for (size_t i = 0; i < history->fence_count; i++)
         json_append(rounds, round_json(&history->fences[i]));
     for (size_t i = 0; report && i < report->member_count; i++)

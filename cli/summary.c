@@ -71,7 +71,7 @@ static void failures_fold(struct summary *s, const struct history *h)
     int64_t longest = -1;
     for (size_t i = 0; i < h->failure_count; i++) {
         const struct history_failure *f = &h->failures[i];
-        int64_t lost = history_steps_lost(f);
+        int64_t lost = history_steps_lost(h, f);
         if (lost >= 0) {
             s->has_steps_lost = true;
             s->steps_lost += lost;

@@ -84,7 +84,7 @@ Test(history, a_failure_knows_what_was_lost_and_when_training_went_on)
     cr_expect_eq(f->step_before, 100);
     cr_expect(f->resume_known);
     cr_expect_eq(f->resume_step, 80);
-    cr_expect_eq(history_steps_lost(f), 20);
+    cr_expect_eq(history_steps_lost(&t.h, f), 20);
     cr_expect_eq(f->started_ms, T0 + 5500);
     cr_expect_eq(f->recovered_ms, T0 + 7000);
     tape_end(&t);
@@ -113,7 +113,7 @@ Test(history, what_is_written_reads_back_the_same)
     }
     cr_assert_eq(again.failure_count, 1);
     cr_expect_eq(again.failures[0].recovered_ms, t.h.failures[0].recovered_ms);
-    cr_expect_eq(history_steps_lost(&again.failures[0]), 20);
+    cr_expect_eq(history_steps_lost(&again, &again.failures[0]), 20);
     cr_expect_str_eq(again.failures[0].cause.message, "killed\n\"quoted\"");
     cr_expect_eq(again.fence_count, 2);
     cr_expect_eq(again.fences[1].resume_step, 80);
@@ -153,14 +153,21 @@ Test(history, a_long_job_keeps_its_whole_curve_at_a_coarser_grain)
 
 Test(history, a_coordinator_that_counted_the_lost_steps_is_believed)
 {
+    struct history_series told = { .last_step = 7 };
+    struct history h = { .series = NULL };
     struct history_failure f = { .step_before = 100, .resume_known = true, .resume_step = 80 };
     f.cause.lost_steps = (struct optional_int){ .set = true, .value = 23 };
-    cr_expect_eq(history_steps_lost(&f), 23);
+    cr_expect_eq(history_steps_lost(&h, &f), 23);
     f.cause.lost_steps.set = false;
     f.resume_step = -1; /* from scratch: all of them */
-    cr_expect_eq(history_steps_lost(&f), 100);
+    cr_expect_eq(history_steps_lost(&h, &f), 100);
     f.resume_known = false;
-    cr_expect_eq(history_steps_lost(&f), -1);
+    cr_expect_eq(history_steps_lost(&h, &f), -1);
+    f = (struct history_failure){ .step_before = -1, .resume_known = true, .resume_step = -1 };
+    cr_expect_eq(history_steps_lost(&h, &f), -1, "nobody tells steps");
+    h.series = &told;
+    h.series_count = 1;
+    cr_expect_eq(history_steps_lost(&h, &f), 0, "it ended before its first step");
 }
 
 /* ---- summary and reports over the same tape ---- */
