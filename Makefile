@@ -222,9 +222,9 @@ images: ## build the images of sidecar and operator into build/images
 	images/build.sh $(VERSION) $(TOP)/images $(TOP)/images/installed
 
 .PHONY: training-image
-training-image: ## build the image that demos and tests train in on the test cluster (Python without TensorFlow)
+training-image: ## build the image of the examples' manifests; TensorFlow in it only with TRAINING_VENV=build/venv
 	tools/install-packages.sh buildah busybox-static
-	images/training/build.sh $(TOP)/images $(VERSION)
+	images/training/build.sh $(TOP)/images $(TRAINING_VENV)
 
 .PHONY: chart
 chart: ## package the Helm chart as build/ringmaster-VERSION.tgz and render build/install.yaml
