@@ -1,10 +1,12 @@
 """libringmaster.so and the numpy side of the package, against a sidecar that can be told to misbehave (fake_sidecar.py)."""
 
 import json
+import os
 import re
 import struct
 import subprocess
 import sys
+import textwrap
 
 import pytest
 import safetensors.numpy
@@ -639,3 +641,19 @@ def test_every_function_of_the_header_has_its_signature_in_the_binding(client_li
     finally:
         sys.path.pop(0)
     assert declared == set(_core._SIGNATURES)
+
+
+def test_the_library_is_looked_for_in_a_pod_too():
+    """There the package stands three levels deep, and what is above has an end."""
+    code = """
+        import pathlib, sys
+        from ringmaster import _core
+        _core.__file__ = sys.argv[1]
+        print(*_core._candidates(), sep="\\n")
+        """
+    package = ROOT / "client" / "python"
+    environment = {"PYTHONPATH": str(package), "RINGMASTER_LIBRARY_DIR": "/ringmaster/lib", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-c", textwrap.dedent(code), "/ringmaster/python/ringmaster/_core.py"]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:3] == ["/ringmaster/lib", "/ringmaster/python/ringmaster", "/ringmaster/lib"]

@@ -47,12 +47,14 @@ def _candidates() -> List[pathlib.Path]:
     places = []
     if os.environ.get("RINGMASTER_LIBRARY_DIR"):
         places.append(pathlib.Path(os.environ["RINGMASTER_LIBRARY_DIR"]))
-    places += [
-        here,
-        here.parents[1] / "lib",  # where the sidecar puts it, and build/client
-        here.parents[3] / "lib" / "ringmaster",  # as installed: PREFIX/share/ringmaster/python, PREFIX/lib/ringmaster
-        here.parents[2] / "build" / "client" / "lib",  # a checkout
+    beside = [
+        (1, "lib"),  # where the sidecar puts it, and build/client
+        (3, "lib/ringmaster"),  # as installed: PREFIX/share/ringmaster/python, PREFIX/lib/ringmaster
+        (2, "build/client/lib"),  # a checkout
     ]
+    above = list(here.parents)  # in a pod the package is /ringmaster/python/ringmaster: three levels, no more
+    places.append(here)
+    places += [above[levels] / name for levels, name in beside if levels < len(above)]
     return places
 
 
