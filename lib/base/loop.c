@@ -154,7 +154,8 @@ static void run_timers(struct loop *l)
 
 static uint32_t to_epoll(unsigned events)
 {
-    return (events & LOOP_READ ? EPOLLIN | EPOLLRDHUP : 0u) | (events & LOOP_WRITE ? EPOLLOUT : 0u);
+    return (events & LOOP_READ ? EPOLLIN | EPOLLRDHUP : 0u) | (events & LOOP_WRITE ? EPOLLOUT : 0u) |
+           (events & LOOP_EDGE ? (uint32_t)EPOLLET : 0u);
 }
 
 int loop_add(struct loop *l, int fd, unsigned events, loop_io_fn *fn, void *ctx, struct loop_source **ret_source, struct error *e)

@@ -18,7 +18,8 @@ struct loop;
 struct loop_source; /* an fd being watched */
 struct loop_timer;
 
-enum { LOOP_READ = 1, LOOP_WRITE = 2, LOOP_HANGUP = 4 };
+/* EDGE: told once when it becomes readable or writable, not while it is; for those who go on until nothing is left. */
+enum { LOOP_READ = 1, LOOP_WRITE = 2, LOOP_HANGUP = 4, LOOP_EDGE = 8 };
 
 typedef void loop_io_fn(void *ctx, int fd, unsigned events); /* LOOP_* bits; HANGUP comes with or without being asked for */
 typedef void loop_timer_fn(void *ctx);

@@ -38,6 +38,9 @@ enum shm_op {
     SHM_OP_BROADCAST = 3,
     SHM_OP_BARRIER = 4,
     SHM_OP_FREE = 5,      /* local: hand back the result at in_offset; no reply */
+    SHM_OP_REDUCESCATTER = 6,
+    SHM_OP_ALLTOALL = 7,
+    SHM_OP_JOIN = 8,
 };
 
 enum shm_dtype {

@@ -1,33 +1,46 @@
 #include "sidecar/ring/collective.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "base/mem.h"
 
-#define PIECES_PER_PUMP 32 /* then the event loop gets its turn */
+#define BYTES_PER_PUMP (8u << 20) /* then the event loop gets its turn */
+#define ALIGN 64u
+#define SLOT_PIECES 8u            /* of each flow that wait to be summed up; what is more waits in the kernel */
+
+/* One lane of a flow: where it stands in both directions. */
+struct lane {
+    struct mesh_lane *wire;
+    struct schedule_cursor send, receive;
+    uint8_t send_header[PEER_HEADER_BYTES], receive_header[PEER_HEADER_BYTES];
+    size_t send_done, receive_have; /* bytes of header and payload of the piece at the cursor */
+    uint8_t *scratch;               /* where a piece that is to be combined arrives */
+};
+
+struct flow {
+    const struct schedule_flow *plan;
+    struct lane *lanes;
+    uint8_t *slots;                 /* SLOT_PIECES pieces that wait to be summed up */
+    bool used, connected;
+};
 
 struct collective {
     struct collective_plan plan;
-    struct collective_lane lane;
+    struct mesh *mesh;
     struct schedule schedule;
     const struct reduce_kernels *kernels;
     size_t element;
 
-    /* receiving: a header, then the payload of the piece at the cursor */
-    struct schedule_cursor receive;
-    uint8_t receive_header[PEER_HEADER_BYTES];
-    size_t receive_have;     /* bytes of header and payload that are here */
-    uint8_t *scratch;        /* where pieces to be combined arrive */
-    size_t scratch_bytes;
-
-    /* sending */
-    struct schedule_cursor send;
-    uint8_t send_header[PEER_HEADER_BYTES];
-    size_t send_done;        /* bytes of header and payload that went out */
+    struct flow *flows;
+    struct lane *lanes;
+    size_t flow_capacity, lane_capacity;
+    uint32_t lane_count;            /* of each flow */
+    uint32_t summed, to_sum;        /* pieces of the slots */
+    uint64_t out_shift;             /* element of the tensor that stands first in out */
+    uint8_t *memory, *allocated;    /* slots and scratch; the same not aligned */
+    size_t memory_bytes;
+    uint8_t *sum;                   /* where sums of more than two are made, one piece */
 };
 
 struct collective *collective_new(void)
@@ -42,31 +55,212 @@ void collective_free(struct collective *c)
 {
     if (c == NULL)
         return;
-    free(c->scratch);
+    schedule_release(&c->schedule);
+    free(c->flows);
+    free(c->lanes);
+    free(c->allocated);
     free(c);
 }
 
-void collective_start(struct collective *c, const struct collective_plan *plan, int32_t rank, int32_t size,
-                      const struct collective_lane *lane)
+/* ---- beginning ---- */
+
+static enum schedule_kind kind_of(const struct collective_plan *p)
+{
+    bool ring = p->algorithm == ALGORITHM_RING;
+
+    switch (p->op) {
+    case SHM_OP_ALLGATHER:
+        return ring ? SCHEDULE_RING_ALLGATHER : SCHEDULE_DIRECT_ALLGATHER;
+    case SHM_OP_BROADCAST:
+        return ring ? SCHEDULE_CHAIN_BROADCAST : SCHEDULE_STAR_BROADCAST;
+    case SHM_OP_REDUCESCATTER:
+        return SCHEDULE_REDUCESCATTER;
+    case SHM_OP_ALLTOALL:
+        return SCHEDULE_ALLTOALL;
+    default:
+        return ring ? SCHEDULE_RING_ALLREDUCE
+                    : p->algorithm == ALGORITHM_FLAT ? SCHEDULE_FLAT_ALLREDUCE : SCHEDULE_DIRECT_ALLREDUCE;
+    }
+}
+
+static bool has_elements(const struct schedule_run *runs, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (runs[i].end > runs[i].begin)
+            return true;
+    }
+    return false;
+}
+
+static bool has_place(const struct schedule_flow *f, enum schedule_place place)
+{
+    for (uint32_t i = 0; i < f->receive_count; i++) {
+        if (f->receives[i].place == place)
+            return true;
+    }
+    return false;
+}
+
+/* Slots and scratch begin at whole cache lines. */
+static size_t padded(const struct collective *c)
+{
+    return (c->schedule.piece_elements * c->element + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static void take_memory(struct collective *c)
+{
+    const struct schedule *s = &c->schedule;
+    size_t piece = padded(c), need = 0, at;
+
+    for (int pass = 0; pass < 2; pass++) {
+        at = 0;
+        for (int32_t i = 0; i < s->flow_count; i++) {
+            struct flow *f = &c->flows[i];
+            f->slots = c->memory + at;
+            at += has_place(f->plan, PLACE_SLOT) ? SLOT_PIECES * piece : 0;
+            for (uint32_t l = 0; l < c->lane_count; l++) {
+                f->lanes[l].scratch = c->memory + at;
+                at += has_place(f->plan, PLACE_ADD) ? piece : 0;
+            }
+        }
+        c->sum = c->memory + at;
+        need = at + (c->to_sum > 0 && c->plan.size > 2 ? piece : 0);
+        if (need <= c->memory_bytes)
+            return;
+        c->allocated = xrealloc(c->allocated, need + ALIGN, 1);
+        c->memory = c->allocated + (ALIGN - (uintptr_t)c->allocated % ALIGN);
+        c->memory_bytes = need;
+    }
+}
+
+static void place_flows(struct collective *c)
+{
+    const struct schedule *s = &c->schedule;
+    size_t flows = (size_t)s->flow_count, lanes = flows * c->lane_count;
+
+    if (c->flow_capacity < flows) {
+        c->flow_capacity = flows;
+        c->flows = xrealloc(c->flows, flows, sizeof *c->flows);
+    }
+    if (c->lane_capacity < lanes) {
+        c->lane_capacity = lanes;
+        c->lanes = xrealloc(c->lanes, lanes, sizeof *c->lanes);
+    }
+    for (size_t i = 0; i < flows; i++) {
+        const struct schedule_flow *f = &s->flows[i];
+        c->flows[i] = (struct flow){ .plan = f, .lanes = c->lanes + i * c->lane_count };
+        c->flows[i].used = has_elements(f->sends, f->send_count) || has_elements(f->receives, f->receive_count);
+        for (uint32_t l = 0; l < c->lane_count; l++) {
+            struct lane *lane = &c->flows[i].lanes[l];
+            lane->wire = mesh_lane(c->mesh, c->plan.members[f->peer], (int32_t)l);
+            lane->send = lane->receive = (struct schedule_cursor){ .run = 0, .piece = l };
+            lane->send_done = lane->receive_have = 0;
+        }
+    }
+}
+
+void collective_start(struct collective *c, const struct collective_plan *plan, struct mesh *mesh)
 {
     c->plan = *plan;
-    c->lane = *lane;
+    c->mesh = mesh;
     c->element = shm_dtype_size(plan->dtype);
-    uint64_t chunk = plan->chunk_bytes / c->element;
+    c->lane_count = (uint32_t)mesh_lanes(mesh);
+    schedule_make(&c->schedule, &(struct schedule_shape){ .kind = kind_of(plan), .rank = plan->rank, .size = plan->size,
+                                                          .root = plan->root, .chunk_elements = plan->chunk_bytes / c->element,
+                                                          .block_offset = plan->block_offset, .send_offset = plan->send_offset,
+                                                          .receive_offset = plan->receive_offset });
+    const struct schedule *s = &c->schedule;
+    uint64_t sums = s->sum_end - s->sum_begin;
+    c->summed = 0;
+    c->to_sum = sums > 0 ? (uint32_t)((sums + s->sum_chunk - 1) / s->sum_chunk) : 0;
+    c->out_shift = plan->op == SHM_OP_REDUCESCATTER ? s->sum_begin : 0;
+    place_flows(c);
+    take_memory(c);
+}
 
-    if (plan->op == SHM_OP_ALLREDUCE)
-        schedule_allreduce(&c->schedule, rank, size, plan->block_offset, chunk);
-    else if (plan->op == SHM_OP_ALLGATHER)
-        schedule_allgather(&c->schedule, rank, size, plan->block_offset, chunk);
-    else
-        schedule_broadcast(&c->schedule, rank, size, plan->root, plan->block_offset, chunk);
-    schedule_begin(&c->schedule, &c->send, &c->receive);
-    c->receive_have = c->send_done = 0;
+/* ---- arithmetic ---- */
 
-    if (plan->op == SHM_OP_ALLREDUCE && c->scratch_bytes < c->schedule.chunk_elements * c->element) {
-        c->scratch_bytes = c->schedule.chunk_elements * c->element;
-        c->scratch = xrealloc(c->scratch, c->scratch_bytes, 1);
+/* dst = the finished sum of a and b, which are the last two. */
+static void finish_sum(const struct collective *c, void *dst, const void *a, const void *b, uint64_t count)
+{
+    const struct collective_plan *p = &c->plan;
+
+    if (p->factor == 1.0 && p->divisor == 1.0) {
+        c->kernels->combine[p->dtype][p->redop](dst, a, b, count);
+    } else if (p->redop == SHM_SUM || p->redop == SHM_AVERAGE) {
+        c->kernels->finish[p->dtype](dst, a, b, count, p->factor, p->divisor);
+    } else {
+        c->kernels->combine[p->dtype][p->redop](dst, a, b, count);
+        c->kernels->scale[p->dtype](dst, dst, count, p->factor, p->divisor);
     }
+}
+
+static uint8_t *slot(const struct collective *c, const struct flow *f, uint32_t piece)
+{
+    return f->slots + piece % SLOT_PIECES * padded(c);
+}
+
+/* What member `position` gave for the piece that begins at element `begin`, from element `at` on. */
+static const uint8_t *share(const struct collective *c, int32_t position, uint64_t begin, uint64_t at)
+{
+    int32_t size = c->plan.size;
+
+    if (position == c->plan.rank)
+        return c->plan.in + at * c->element;
+    return slot(c, &c->flows[(position - c->plan.rank - 1 + size) % size], c->summed) + (at - begin) * c->element;
+}
+
+/* Elements [at, end) of the piece, which all lie in `block`. */
+static void sum_block(const struct collective *c, int32_t block, uint64_t begin, uint64_t at, uint64_t end)
+{
+    const struct collective_plan *p = &c->plan;
+    const uint8_t *sum = share(c, (block + 1) % p->size, begin, at);
+    uint64_t count = end - at;
+
+    for (int32_t i = 2; i < p->size; i++) {
+        c->kernels->combine[p->dtype][p->redop](c->sum, sum, share(c, (block + i) % p->size, begin, at), count);
+        sum = c->sum;
+    }
+    finish_sum(c, p->out + (at - c->out_shift) * c->element, sum, share(c, block, begin, at), count);
+}
+
+static bool slots_are_full(const struct collective *c)
+{
+    uint32_t lane = c->summed % c->lane_count;
+
+    for (int32_t i = 0; i < c->schedule.flow_count; i++) {
+        const struct lane *l = &c->flows[i].lanes[lane];
+        if (!schedule_is_past(&l->receive, 0, c->summed))
+            return false;
+        /* In place, the sum would overwrite what is still to be sent. */
+        if (c->schedule.kind == SCHEDULE_FLAT_ALLREDUCE && !schedule_is_past(&l->send, 0, c->summed))
+            return false;
+    }
+    return true;
+}
+
+/* Sums up what has come from all. False: nothing was to be done. */
+static bool sum_some(struct collective *c)
+{
+    const struct schedule *s = &c->schedule;
+    bool some = false;
+
+    for (; c->summed < c->to_sum && slots_are_full(c); c->summed++, some = true) {
+        uint64_t begin = s->sum_begin + c->summed * s->sum_chunk;
+        uint64_t end = s->sum_end - begin < s->sum_chunk ? s->sum_end : begin + s->sum_chunk;
+        if (s->kind != SCHEDULE_FLAT_ALLREDUCE) {
+            sum_block(c, s->rank, begin, begin, end);
+            continue;
+        }
+        for (int32_t b = 0; b < s->size; b++) {
+            uint64_t from = c->plan.block_offset[b], to = c->plan.block_offset[b + 1];
+            from = from > begin ? from : begin;
+            to = to < end ? to : end;
+            if (from < to)
+                sum_block(c, b, begin, from, to);
+        }
+    }
+    return some;
 }
 
 /* ---- receiving ---- */
@@ -75,164 +269,233 @@ static int bad_frame(struct error *e, const struct peer_frame *f, const struct s
 {
     return error_set(e, ERROR_INVALID, "unexpected frame: type %u, operation %llu, chunk %08x, %u bytes; expected operation's chunk "
                      "%08x of %zu bytes", f->type, (unsigned long long)f->op, f->chunk, f->length,
-                     piece->step << 16 | piece->piece, bytes);
+                     piece->run << 16 | piece->piece, bytes);
 }
 
-static int check_header(const struct collective *c, const struct schedule_piece *piece, struct error *e)
+static int check_header(const struct collective *c, const struct lane *l, const struct schedule_piece *piece, struct error *e)
 {
     struct peer_frame f;
     char mine[PEER_FENCE_TEXT_MAX];
     size_t bytes = piece->count * c->element;
 
-    if (peer_frame_decode(c->receive_header, PEER_MAX_DATA, &f, e) < 0)
+    if (peer_frame_decode(l->receive_header, PEER_MAX_DATA, &f, e) < 0)
         return -1;
     if (f.type == PEER_FENCED || f.fence > c->plan.fence)
         return error_set(e, ERROR_GONE, "this rank is behind (%s): the group has gone on", peer_fence_text(c->plan.fence, mine));
     if (f.type != PEER_CHUNK || f.fence != c->plan.fence || f.op != c->plan.sequence ||
-        f.chunk != (piece->step << 16 | piece->piece) || f.length != bytes)
+        f.chunk != (piece->run << 16 | piece->piece) || f.length != bytes)
         return bad_frame(e, &f, piece, bytes);
     return 0;
 }
 
-static void use_piece(struct collective *c, const struct schedule_piece *piece)
+static uint8_t *target_of(const struct collective *c, const struct flow *f, const struct lane *l, const struct schedule_piece *piece)
 {
-    size_t at = piece->offset * c->element;
+    switch (f->plan->receives[piece->run].place) {
+    case PLACE_ADD:
+        return l->scratch;
+    case PLACE_SLOT:
+        return slot(c, f, piece->piece);
+    default:
+        return c->plan.out + (piece->offset - c->out_shift) * c->element;
+    }
+}
+
+static void use_piece(struct collective *c, const struct flow *f, const struct lane *l, const struct schedule_piece *piece)
+{
+    const struct schedule_run *run = &f->plan->receives[piece->run];
     const struct collective_plan *p = &c->plan;
+    size_t at = piece->offset * c->element;
 
-    if (!piece->reduce)
+    if (run->place != PLACE_ADD)
         return;
-    if (piece->last_reduce && (p->factor != 1.0 || p->divisor != 1.0)) {
-        if (p->redop == SHM_SUM || p->redop == SHM_AVERAGE) {
-            c->kernels->finish[p->dtype](p->out + at, c->scratch, p->in + at, piece->count, p->factor, p->divisor);
-            return;
-        }
-        c->kernels->combine[p->dtype][p->redop](p->out + at, c->scratch, p->in + at, piece->count);
-        c->kernels->scale[p->dtype](p->out + at, p->out + at, piece->count, p->factor, p->divisor);
-        return;
-    }
-    c->kernels->combine[p->dtype][p->redop](p->out + at, c->scratch, p->in + at, piece->count);
-}
-
-static int lost(struct error *e, ssize_t n)
-{
-    if (n == 0)
-        return error_set(e, ERROR_PEER_LOST, "connection closed");
-    int code = errno;
-    (void)error_set(e, ERROR_PEER_LOST, "%s", strerror(code));
-    e->os_errno = code;
-    return -1;
-}
-
-/* One read: the rest of the header of the piece at the cursor, or of its payload. 1: something came, 0: nothing there, -1: failed. */
-static int receive_some(struct collective *c, const struct schedule_piece *piece, struct error *e)
-{
-    size_t bytes = piece->count * c->element;
-    uint8_t *to = piece->reduce ? c->scratch : c->plan.out + piece->offset * c->element;
-    ssize_t n;
-
-    /* Nothing of a payload is stored before its header was checked. */
-    if (c->receive_have < PEER_HEADER_BYTES)
-        n = recv(c->lane.left_fd, c->receive_header + c->receive_have, PEER_HEADER_BYTES - c->receive_have, MSG_DONTWAIT);
+    if (run->last)
+        finish_sum(c, p->out + at, l->scratch, p->in + at, piece->count);
     else
-        n = recv(c->lane.left_fd, to + (c->receive_have - PEER_HEADER_BYTES), PEER_HEADER_BYTES + bytes - c->receive_have,
-                 MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return 0;
-    if (n <= 0)
-        return lost(e, n);
+        c->kernels->combine[p->dtype][p->redop](p->out + at, l->scratch, p->in + at, piece->count);
+}
 
-    bool had_header = c->receive_have >= PEER_HEADER_BYTES;
-    c->receive_have += (size_t)n;
-    if (!had_header && c->receive_have == PEER_HEADER_BYTES && check_header(c, piece, e) < 0)
-        return -1;
-    if (c->receive_have == PEER_HEADER_BYTES + bytes) {
-        use_piece(c, piece);
-        c->receive.piece++;
-        c->receive_have = 0;
+static bool receive_piece(const struct flow *f, struct schedule_cursor *at, uint32_t lane, struct schedule_piece *ret)
+{
+    return schedule_piece_at(f->plan->receives, f->plan->receive_count, at, lane, ret);
+}
+
+/* What the next read may fill: nothing of a payload goes to its last place before its header was checked; the header of the piece
+ * behind comes along with a payload. */
+static size_t read_parts(struct collective *c, struct flow *f, struct lane *l, uint32_t lane, const struct schedule_piece *piece,
+                         struct iovec ret_parts[2])
+{
+    size_t bytes = piece->count * c->element, done = l->receive_have;
+    uint8_t *to = target_of(c, f, l, piece);
+    struct schedule_piece behind;
+
+    if (done < PEER_HEADER_BYTES) {
+        ret_parts[0] = (struct iovec){ l->receive_header + done, PEER_HEADER_BYTES - done };
+        if (f->plan->receives[piece->run].place == PLACE_OUT)
+            return 1;
+        ret_parts[1] = (struct iovec){ to, bytes };
+        return 2;
     }
-    return 1;
+    done -= PEER_HEADER_BYTES;
+    ret_parts[0] = (struct iovec){ to + done, bytes - done };
+    struct schedule_cursor after = l->receive;
+    schedule_step(&after, c->lane_count);
+    if (!receive_piece(f, &after, lane, &behind))
+        return 1;
+    ret_parts[1] = (struct iovec){ l->receive_header, PEER_HEADER_BYTES };
+    return 2;
+}
+
+/* One read. Bytes moved, 0: none, -1: failed. */
+static ssize_t receive_some(struct collective *c, struct flow *f, uint32_t lane, struct error *e)
+{
+    struct lane *l = &f->lanes[lane];
+    struct schedule_piece piece;
+    struct iovec parts[2];
+
+    if (!l->wire->readable || !receive_piece(f, &l->receive, lane, &piece))
+        return 0;
+    if (f->plan->receives[piece.run].place == PLACE_SLOT && piece.piece >= c->summed + SLOT_PIECES)
+        return 0;
+
+    size_t total = PEER_HEADER_BYTES + piece.count * c->element;
+    bool had_header = l->receive_have >= PEER_HEADER_BYTES;
+    ssize_t n = mesh_receive(l->wire, parts, read_parts(c, f, l, lane, &piece, parts), e);
+    if (n <= 0)
+        return n;
+    l->receive_have += (size_t)n;
+    if (!had_header && l->receive_have >= PEER_HEADER_BYTES && check_header(c, l, &piece, e) < 0)
+        return -1;
+    if (l->receive_have < total)
+        return n;
+
+    use_piece(c, f, l, &piece);
+    l->receive_have -= total; /* of the header behind */
+    schedule_step(&l->receive, c->lane_count);
+    if (l->receive_have == PEER_HEADER_BYTES && receive_piece(f, &l->receive, lane, &piece) && check_header(c, l, &piece, e) < 0)
+        return -1;
+    return n;
 }
 
 /* ---- sending ---- */
 
-static void make_header(struct collective *c, const struct schedule_piece *piece)
+static bool is_there(const struct collective *c, const struct schedule_run *run, const struct schedule_piece *piece)
 {
-    peer_frame_encode(&(struct peer_frame){ .type = PEER_CHUNK, .length = (uint32_t)(piece->count * c->element),
-                                            .fence = c->plan.fence, .op = c->plan.sequence,
-                                            .chunk = piece->step << 16 | piece->piece }, c->send_header);
+    switch (run->wait) {
+    case WAIT_RECEIVED:
+        return schedule_is_past(&c->flows[c->schedule.wait_flow].lanes[piece->piece % c->lane_count].receive, run->wait_run,
+                                piece->piece);
+    case WAIT_SUMMED:
+        return piece->piece < c->summed;
+    default:
+        return true;
+    }
 }
 
-/* A rank's first all-reduce block is its own contribution; everything else was put into out before. */
-static const uint8_t *source_of(const struct collective *c, const struct schedule_piece *piece)
+static ssize_t send_some(struct collective *c, struct flow *f, uint32_t lane, struct error *e)
 {
-    const uint8_t *from = c->plan.op == SHM_OP_ALLREDUCE && piece->step == 0 ? c->plan.in : c->plan.out;
-
-    return from + piece->offset * c->element;
-}
-
-static int send_some(struct collective *c, const struct schedule_piece *piece, struct error *e)
-{
-    size_t bytes = piece->count * c->element;
-    const uint8_t *from = source_of(c, piece);
+    struct lane *l = &f->lanes[lane];
+    struct schedule_piece piece;
     struct iovec parts[2];
     size_t count = 0, in_payload = 0;
 
-    if (c->send_done == 0)
-        make_header(c, piece);
-    if (c->send_done < PEER_HEADER_BYTES)
-        parts[count++] = (struct iovec){ c->send_header + c->send_done, PEER_HEADER_BYTES - c->send_done };
+    if (!l->wire->writable || !schedule_piece_at(f->plan->sends, f->plan->send_count, &l->send, lane, &piece))
+        return 0;
+    const struct schedule_run *run = &f->plan->sends[piece.run];
+    if (l->send_done == 0 && !is_there(c, run, &piece))
+        return 0;
+
+    size_t bytes = piece.count * c->element;
+    const uint8_t *from = run->place == PLACE_IN ? c->plan.in + piece.offset * c->element
+                                                 : c->plan.out + (piece.offset - c->out_shift) * c->element;
+    if (l->send_done == 0)
+        peer_frame_encode(&(struct peer_frame){ .type = PEER_CHUNK, .length = (uint32_t)bytes, .fence = c->plan.fence,
+                                                .op = c->plan.sequence, .chunk = piece.run << 16 | piece.piece }, l->send_header);
+    if (l->send_done < PEER_HEADER_BYTES)
+        parts[count++] = (struct iovec){ l->send_header + l->send_done, PEER_HEADER_BYTES - l->send_done };
     else
-        in_payload = c->send_done - PEER_HEADER_BYTES;
+        in_payload = l->send_done - PEER_HEADER_BYTES;
     /* iovec is not const-correct; nothing is written through it. */
     parts[count++] = (struct iovec){ (void *)(uintptr_t)(from + in_payload), bytes - in_payload };
-
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = count };
-    ssize_t n = sendmsg(c->lane.right_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return 0;
-    if (n < 0)
-        return lost(e, n);
-    c->send_done += (size_t)n;
-    if (c->send_done == PEER_HEADER_BYTES + bytes) {
-        c->send.piece++;
-        c->send_done = 0;
+    ssize_t n = mesh_send(l->wire, parts, count, e);
+    if (n <= 0)
+        return n;
+    l->send_done += (size_t)n;
+    if (l->send_done == PEER_HEADER_BYTES + bytes) {
+        l->send_done = 0;
+        schedule_step(&l->send, c->lane_count);
     }
-    return 1;
+    return n;
 }
 
 /* ---- both ---- */
 
-enum collective_state collective_pump(struct collective *c, bool *ret_read, bool *ret_write, enum collective_side *ret_side,
-                                      struct error *e)
+/* A flow's connections may still be on their way. */
+static bool is_connected(struct collective *c, struct flow *f)
+{
+    if (!f->connected)
+        f->connected = f->used && mesh_need(c->mesh, c->plan.members[f->plan->peer]);
+    return f->connected;
+}
+
+/* Bytes moved on one flow, each lane once each way; -1: failed. */
+static ssize_t pump_flow(struct collective *c, struct flow *f, struct error *e)
+{
+    ssize_t moved = 0;
+
+    for (uint32_t lane = 0; lane < c->lane_count; lane++) {
+        ssize_t n = receive_some(c, f, lane, e);
+        if (n < 0)
+            return -1;
+        moved += n;
+        n = send_some(c, f, lane, e);
+        if (n < 0)
+            return -1;
+        moved += n;
+    }
+    return moved;
+}
+
+static bool is_done(struct collective *c)
 {
     struct schedule_piece piece;
-    bool receiving = true, sending = true;
 
-    for (int budget = 0; budget < 2 * PIECES_PER_PUMP; budget++) {
-        bool ready = false;
-        int received = 0, sent = 0;
-
-        receiving = schedule_next_receive(&c->schedule, &c->receive, &piece);
-        if (receiving) {
-            received = receive_some(c, &piece, e);
-            *ret_side = COLLECTIVE_LEFT;
-            if (received < 0)
-                return COLLECTIVE_FAILED;
+    if (c->summed < c->to_sum)
+        return false;
+    for (int32_t i = 0; i < c->schedule.flow_count; i++) {
+        struct flow *f = &c->flows[i];
+        for (uint32_t lane = 0; lane < c->lane_count; lane++) {
+            if (receive_piece(f, &f->lanes[lane].receive, lane, &piece) ||
+                schedule_piece_at(f->plan->sends, f->plan->send_count, &f->lanes[lane].send, lane, &piece))
+                return false;
         }
-        sending = schedule_next_send(&c->schedule, &c->send, &c->receive, &piece, &ready);
-        if (sending && ready) {
-            sent = send_some(c, &piece, e);
-            *ret_side = COLLECTIVE_RIGHT;
-            if (sent < 0)
-                return COLLECTIVE_FAILED;
-        }
-        *ret_read = receiving;
-        *ret_write = sending && ready;
-        if (!receiving && !sending)
-            return COLLECTIVE_DONE;
-        if (received == 0 && sent == 0)
-            return COLLECTIVE_RUNNING;
     }
-    *ret_read = *ret_write = true; /* stopped by the budget, possibly with nothing left to wait for */
-    return COLLECTIVE_RUNNING;
+    return true;
+}
+
+enum collective_state collective_pump(struct collective *c, bool *ret_again, int32_t *ret_rank, struct error *e)
+{
+    size_t moved = 0;
+
+    *ret_again = false;
+    for (bool some = true; some;) {
+        some = false;
+        for (int32_t i = 0; i < c->schedule.flow_count; i++) {
+            struct flow *f = &c->flows[i];
+            if (!is_connected(c, f))
+                continue;
+            ssize_t n = pump_flow(c, f, e);
+            if (n < 0) {
+                *ret_rank = c->plan.members[f->plan->peer];
+                return COLLECTIVE_FAILED;
+            }
+            moved += (size_t)n;
+            some = some || n > 0;
+        }
+        some = sum_some(c) || some;
+        if (some && moved > BYTES_PER_PUMP) {
+            *ret_again = true;
+            return COLLECTIVE_RUNNING;
+        }
+    }
+    return is_done(c) ? COLLECTIVE_DONE : COLLECTIVE_RUNNING;
 }

@@ -1,6 +1,9 @@
 /*
- * collective.h — one collective being carried out between the two neighbours: pieces are received, combined and passed on as
- * the schedule says, without blocking. Knows sockets and buffers, nothing of clients, names or the event loop.
+ * collective.h — one collective being carried out by this rank: pieces are received, combined and sent as the schedule says,
+ * without blocking. Knows connections and buffers, nothing of clients, names or the event loop.
+ *
+ * It takes place among `size` members of the round, which may be all ranks or some of them (a process set); everything is counted in
+ * their positions, `members` says which rank stands at which. Those that are not members know nothing of it.
  *
  * The input is never written to; the output is complete only when collective_pump says so.
  */
@@ -8,40 +11,47 @@
 #define SIDECAR_RING_COLLECTIVE_H
 
 #include "base/error.h"
+#include "sidecar/ring/mesh.h"
 #include "sidecar/ring/reduce.h"
 #include "sidecar/ring/schedule.h"
 #include "wire/peer.h"
 
-/* What the collective is to do. Pointers are borrowed until it is done or dropped. */
+/* Which algorithm; the same on all members. Results do not depend on it. */
+enum collective_algorithm { ALGORITHM_RING, ALGORITHM_DIRECT, ALGORITHM_FLAT };
+
+/* What the collective is to do. Pointers are borrowed until it is done or dropped. Offsets are in elements. */
 struct collective_plan {
-    enum shm_op op;                 /* all-reduce, all-gather, broadcast */
+    enum shm_op op;                 /* all-reduce, all-gather, broadcast, reduce-scatter, all-to-all */
     enum shm_dtype dtype;
-    enum shm_redop redop;
-    int32_t root;
+    enum shm_redop redop;           /* all-reduce, reduce-scatter */
+    enum collective_algorithm algorithm; /* reduce-scatter and all-to-all have one only */
+    int32_t root;                   /* broadcast: position */
     uint64_t fence, sequence;
     uint32_t chunk_bytes;
-    const uint64_t *block_offset;   /* see schedule.h */
-    double factor, divisor;         /* all-reduce of a floating type: applied to the finished sum */
-    const uint8_t *in;              /* all-reduce: this rank's contribution; may equal out. Else unused */
-    uint8_t *out;                   /* all-gather, broadcast: holds this rank's own block already */
+    int32_t rank, size;             /* this member's position, and how many take part; size > 1 */
+    const int32_t *members;         /* ranks of the round by position */
+    const uint64_t *block_offset;   /* size + 1 (all-reduce, all-gather, reduce-scatter), 2 (broadcast) */
+    const uint64_t *send_offset, *receive_offset; /* all-to-all: size + 1 each; what member i gets and gives */
+    double factor, divisor;         /* reductions of a floating type: applied to the finished sum */
+    /* all-reduce:     in: this member's contribution; may equal out
+     * reduce-scatter: in: the whole; out: this member's block alone; they must not overlap
+     * all-to-all:     in: by receiver; out: by sender, holds this member's own part already; they must not overlap
+     * all-gather, broadcast: in is unused; out holds this member's own part already */
+    const uint8_t *in;
+    uint8_t *out;
 };
 
-struct collective_lane { int left_fd, right_fd; }; /* receive from left, send to right; non-blocking, borrowed */
-
 enum collective_state { COLLECTIVE_RUNNING, COLLECTIVE_DONE, COLLECTIVE_FAILED };
-enum collective_side { COLLECTIVE_LEFT, COLLECTIVE_RIGHT };
 
 struct collective;
 
 struct collective *collective_new(void); /* used for one collective after the other */
 void collective_free(struct collective *c);
-void collective_start(struct collective *c, const struct collective_plan *plan, int32_t rank, int32_t size,
-                      const struct collective_lane *lane);
-/* Does what can be done now, but not for ever: *ret_read and *ret_write tell what to wait for; the right side can
- * always be written to sooner or later, so asking for both is also how it comes back after a long turn.
- * FAILED: *ret_side is the neighbour it failed with, e says why (ERROR_PEER_LOST: the connection is gone; ERROR_GONE: this
- * rank's fence is old; else the neighbour sent what it must not). */
-enum collective_state collective_pump(struct collective *c, bool *ret_read, bool *ret_write, enum collective_side *ret_side,
-                                      struct error *e);
+void collective_start(struct collective *c, const struct collective_plan *plan, struct mesh *mesh);
+/* Does what can be done now. RUNNING: to be called again when a lane of the mesh has become ready; *ret_again: also without that,
+ * the turn was a long one and others may want theirs.
+ * FAILED: *ret_rank (of the round) is who it failed with, e says why (ERROR_PEER_LOST: the connection is gone; ERROR_GONE: this
+ * rank's fence is old; else that rank sent what it must not). */
+enum collective_state collective_pump(struct collective *c, bool *ret_again, int32_t *ret_rank, struct error *e);
 
 #endif

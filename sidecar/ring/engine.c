@@ -256,6 +256,11 @@ static void *run(void *ctx)
     return NULL;
 }
 
+static void on_again(void *ctx)
+{
+    execute_advance(ctx);
+}
+
 static int check_options(const struct engine_options *o, struct error *e)
 {
     if (o->arena_bytes < 0 || o->results_bytes < 0 || o->connect_timeout_ms < 0 || o->chunk_bytes < 0)
@@ -285,6 +290,7 @@ static void set_defaults(struct engine_options *o)
 static void release(struct engine *g)
 {
     loop_remove(g->notice_source);
+    loop_timer_free(g->again);
     if (g->notice_fd >= 0)
         (void)close(g->notice_fd);
     for (struct notice *n; (n = take_notice(g)) != NULL;)
@@ -335,7 +341,7 @@ int engine_new(struct loop *loop, const struct engine_options *options, const st
     if (g->notice_fd < 0)
         (void)error_errno(e, "create the ring engine's event descriptor");
     if (g->notice_fd < 0 || loop_add(loop, g->notice_fd, LOOP_READ, on_notice, g, &g->notice_source, e) < 0 ||
-        loop_new(&g->loop, e) < 0 || start_thread(g, e) < 0) {
+        loop_new(&g->loop, e) < 0 || (g->again = loop_timer_new(g->loop, on_again, g)) == NULL || start_thread(g, e) < 0) {
         release(g);
         return -1;
     }

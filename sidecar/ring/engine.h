@@ -16,7 +16,8 @@
  * not formed in time, refused plan, neighbour gone, engine_abort, a client that was detached with requests announced (then rank is
  * this rank). Its text is what the clients hear, "peer lost: rank 2 (worker-1): connection closed", and the same on all ranks.
  *
- * Dial rule: rank i dials DATA to rank (i+1) mod N and ENGINE to rank 0 (i > 0). Handshakes (peer.h) are done by link.h.
+ * Dial rule: of two ranks the higher one dials, DATA (mesh.h says which pairs) and, to rank 0, ENGINE. Handshakes (peer.h) are done by
+ * link.h.
  * Results are bit-identical on every rank and from run to run for the same world size.
  */
 #ifndef SIDECAR_RING_ENGINE_H

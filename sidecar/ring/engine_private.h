@@ -16,6 +16,7 @@
 #include "sidecar/ring/collective.h"
 #include "sidecar/ring/engine.h"
 #include "sidecar/ring/link.h"
+#include "sidecar/ring/mesh.h"
 #include "sidecar/ring/namemap.h"
 #include "sidecar/ring/negotiate.h"
 #include "sidecar/ring/results.h"
@@ -71,9 +72,9 @@ struct group {
     int64_t began_ms;
     struct loop_timer *deadline;
 
-    struct link *dial_right, *dial_root;
-    int left_fd, right_fd;
-    struct loop_source *left, *right;
+    struct link *dial_root;
+    struct mesh *mesh;
+    int32_t *everyone;              /* 0, 1, ..., size - 1: the members of what all ranks take part in */
     struct stream **streams;        /* rank 0: by rank, [0] unused; others: [0] is rank 0 */
     struct negotiation *negotiation; /* rank 0 */
     struct name_cache *cache;
@@ -138,6 +139,7 @@ struct engine {
     size_t queued;                  /* lists in the queue and the running one */
     struct running running;
     struct collective *collective;
+    struct loop_timer *again;       /* the collective has more to do, after the others' turn */
     uint8_t *work;                  /* packed or out-of-place data */
     size_t work_bytes;
     double *waited_for;             /* by rank of the group, ms */

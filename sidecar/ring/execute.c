@@ -466,6 +466,7 @@ static void start(struct engine *g)
     const struct signature *s = &run->requests[0]->sig;
     struct collective_plan plan = { .op = s->op, .dtype = s->dtype, .redop = s->redop, .fence = p->fence,
                                     .sequence = run->list.sequence, .chunk_bytes = w->chunk_bytes,
+                                    .rank = p->rank, .size = p->size, .members = p->everyone,
                                     .block_offset = run->block_offset, .factor = 1.0, .divisor = 1.0 };
     free(w);
     if (p->size == 1 && s->op == SHM_OP_ALLREDUCE) {
@@ -483,27 +484,26 @@ static void start(struct engine *g)
         finish(g);
         return;
     }
-    collective_start(g->collective, &plan, p->rank, p->size, &(struct collective_lane){ p->left_fd, p->right_fd });
+    collective_start(g->collective, &plan, p->mesh);
 }
 
 /* True: it is done. */
 static bool pump(struct engine *g)
 {
-    struct group *p = g->group;
     struct error e = ERROR_INIT;
-    enum collective_side side;
-    bool reads, writes;
+    int32_t rank = -1;
+    bool again = false;
 
-    switch (collective_pump(g->collective, &reads, &writes, &side, &e)) {
+    switch (collective_pump(g->collective, &again, &rank, &e)) {
     case COLLECTIVE_DONE:
         finish(g);
         return true;
-    case COLLECTIVE_RUNNING:
-        loop_set(p->left, reads ? LOOP_READ : 0u);
-        loop_set(p->right, LOOP_READ | (writes ? LOOP_WRITE : 0u));
-        return false;
     case COLLECTIVE_FAILED:
-        group_lost(g, e.kind == ERROR_GONE ? -1 : (p->rank + (side == COLLECTIVE_LEFT ? p->size - 1 : 1)) % p->size, e.text);
+        group_lost(g, e.kind == ERROR_GONE ? -1 : rank, e.text);
+        return false;
+    case COLLECTIVE_RUNNING:
+        if (again)
+            loop_timer_at(g->again, loop_now(g->loop));
         return false;
     }
     return false;
@@ -520,15 +520,11 @@ void execute_advance(struct engine *g)
             return;
         if (!g->running.active) {
             if (g->queue == NULL)
-                break;
+                return;
             start(g);
         } else if (!pump(g)) {
             return;
         }
-    }
-    if (is_alive(g) && g->group->size > 1 && g->group->state != GROUP_FORMING) {
-        loop_set(g->group->left, LOOP_READ);
-        loop_set(g->group->right, LOOP_READ);
     }
 }
 

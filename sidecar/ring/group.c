@@ -1,5 +1,4 @@
 /* Connections to the other ranks: forming a group, and losing it. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +9,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sidecar/ring/engine_private.h"
-
-static int32_t left_of(const struct group *p)
-{
-    return (p->rank + p->size - 1) % p->size;
-}
-
-static int32_t right_of(const struct group *p)
-{
-    return (p->rank + 1) % p->size;
-}
 
 static int32_t rank_of(const struct group *p, const char *member)
 {
@@ -76,10 +65,8 @@ void group_lost_as(struct engine *g, int32_t rank, const char *text)
         return;
     p->state = GROUP_LOST;
     loop_timer_cancel(p->deadline);
-    link_cancel(TAKE(p->dial_right));
     link_cancel(TAKE(p->dial_root));
-    loop_remove(TAKE(p->left));
-    loop_remove(TAKE(p->right));
+    mesh_stop(p->mesh);
     execute_drop(g);
     spread(p, rank, text);
     end_clients(g, p->fence, text);
@@ -116,14 +103,8 @@ void group_free(struct engine *g)
     if (p == NULL)
         return;
     execute_drop(g);
-    link_cancel(p->dial_right);
     link_cancel(p->dial_root);
-    loop_remove(p->left);
-    loop_remove(p->right);
-    if (p->left_fd >= 0)
-        (void)close(p->left_fd);
-    if (p->right_fd >= 0)
-        (void)close(p->right_fd);
+    mesh_free(p->mesh);
     for (int32_t i = 0; i < p->size; i++)
         stream_free(p->streams[i]);
     loop_timer_free(p->deadline);
@@ -131,6 +112,7 @@ void group_free(struct engine *g)
     name_cache_free(p->cache);
     selftest_free(p->selftest);
     buf_release(&p->announcements);
+    free(p->everyone);
     free(p->streams);
     free(p->names);
     free(p->members);
@@ -144,10 +126,8 @@ void group_free(struct engine *g)
 static int32_t missing(const struct group *p, const char **ret_what)
 {
     *ret_what = "data connection";
-    if (p->size > 1 && p->right_fd < 0)
-        return right_of(p);
-    if (p->size > 1 && p->left_fd < 0)
-        return left_of(p);
+    if (mesh_missing(p->mesh) >= 0)
+        return mesh_missing(p->mesh);
     *ret_what = "engine connection";
     for (int32_t i = p->rank == 0 ? 1 : 0; i < (p->rank == 0 ? p->size : 1); i++) {
         if (p->streams[i] == NULL)
@@ -225,53 +205,19 @@ static void on_stream(void *ctx, struct stream *s, const struct peer_frame *fram
     stream_free(s);
 }
 
-static void on_left(void *ctx, int fd, unsigned events)
+static void on_mesh_ready(void *ctx)
 {
     struct engine *g = ctx;
-    uint8_t byte;
 
-    if (!(events & LOOP_READ)) { /* not asked for data, told of the end */
-        group_lost(g, left_of(g->group), "connection closed");
-        return;
-    }
-    if (g->running.active) {
+    if (g->group->state == GROUP_FORMING)
+        begin_test_when_complete(g);
+    else
         execute_advance(g);
-        return;
-    }
-    /* Between two collectives: is it the next one's data, ahead of our GO, or the end? */
-    ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n > 0)
-        loop_set(g->group->left, 0); /* it waits in the kernel until the collective begins */
-    else if (n == 0)
-        group_lost(g, left_of(g->group), "connection closed");
-    else if (errno != EAGAIN && errno != EINTR)
-        group_lost(g, left_of(g->group), strerror(errno));
 }
 
-/* The right neighbour says nothing, except that we are behind. */
-static void on_right(void *ctx, int fd, unsigned events)
+static void on_mesh_lost(void *ctx, int32_t rank, bool gone, const char *why)
 {
-    struct engine *g = ctx;
-    struct group *p = g->group;
-    uint8_t bytes[PEER_HEADER_BYTES];
-    struct peer_frame frame;
-    struct error why = ERROR_INIT;
-
-    if (events & (LOOP_READ | LOOP_HANGUP)) {
-        ssize_t n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
-        if (n == 0)
-            group_lost(g, right_of(p), "connection closed");
-        else if (n < 0 && errno != EAGAIN && errno != EINTR)
-            group_lost(g, right_of(p), strerror(errno));
-        else if (n == PEER_HEADER_BYTES && peer_frame_decode(bytes, PEER_MAX_CONTROL, &frame, &why) == 0 &&
-                 frame.type == PEER_FENCED)
-            group_lost(g, -1, "this rank is behind: the group has gone on without it");
-        else if (n > 0)
-            group_lost(g, right_of(p), "it sent data against the direction of the ring");
-        if (p->state == GROUP_LOST)
-            return;
-    }
-    execute_advance(g);
+    group_lost(ctx, gone ? -1 : rank, why);
 }
 
 /* ---- connections that come ---- */
@@ -290,14 +236,6 @@ static void fence_off(struct engine *g, int fd, const struct peer_hello *hello)
              KV("theirs", peer_fence_text(hello->fence, text)));
 }
 
-static int adopt_data(struct engine *g, int fd, int *at_fd, struct loop_source **at, loop_io_fn *fn, struct error *e)
-{
-    if (loop_add(g->loop, fd, LOOP_READ, fn, g, at, e) < 0)
-        return -1;
-    *at_fd = fd;
-    return 0;
-}
-
 /* Takes a connection of this group's fence that another rank dialled. */
 static void place(struct engine *g, int fd, const struct peer_hello *hello)
 {
@@ -306,8 +244,8 @@ static void place(struct engine *g, int fd, const struct peer_hello *hello)
     int32_t rank = rank_of(p, hello->member);
     int taken = -1;
 
-    if (hello->purpose == PEER_DATA && rank == left_of(p) && hello->lane == 0 && p->left_fd < 0)
-        taken = adopt_data(g, fd, &p->left_fd, &p->left, on_left, &e);
+    if (hello->purpose == PEER_DATA && rank > p->rank && mesh_put(p->mesh, rank, hello->lane, fd))
+        taken = 0;
     else if (hello->purpose == PEER_ENGINE && p->rank == 0 && rank > 0 && p->streams[rank] == NULL)
         taken = stream_new(g->loop, fd, p->fence, on_stream, g, &p->streams[rank], &e);
     else
@@ -317,14 +255,14 @@ static void place(struct engine *g, int fd, const struct peer_hello *hello)
         (void)close(fd);
         return;
     }
-    begin_test_when_complete(g);
+    on_mesh_ready(g);
 }
 
 void group_accept(struct engine *g, int fd, const struct peer_hello *hello)
 {
     struct group *p = g->group;
 
-    if (p != NULL && p->state == GROUP_FORMING && hello->fence == p->fence) {
+    if (p != NULL && p->state != GROUP_LOST && hello->fence == p->fence) { /* large rounds join some pairs when they need them */
         place(g, fd, hello);
     } else if (hello->fence <= g->top_fence) {
         fence_off(g, fd, hello);
@@ -382,23 +320,6 @@ static bool is_expected(struct engine *g, int32_t rank, int fd, const struct pee
     return false;
 }
 
-static void on_dialled_right(void *ctx, int fd, const struct peer_hello *peer, const struct error *why)
-{
-    struct engine *g = ctx;
-    struct group *p = g->group;
-    struct error e = ERROR_INIT;
-
-    p->dial_right = NULL;
-    if (!is_expected(g, right_of(p), fd, peer, why))
-        return;
-    if (adopt_data(g, fd, &p->right_fd, &p->right, on_right, &e) < 0) {
-        (void)close(fd);
-        group_lost(g, -1, e.text);
-        return;
-    }
-    begin_test_when_complete(g);
-}
-
 static void on_dialled_root(void *ctx, int fd, const struct peer_hello *peer, const struct error *why)
 {
     struct engine *g = ctx;
@@ -416,22 +337,15 @@ static void on_dialled_root(void *ctx, int fd, const struct peer_hello *peer, co
     begin_test_when_complete(g);
 }
 
-static int dial(struct engine *g, int32_t rank, enum peer_purpose purpose, link_done_fn *done, struct link **ret, struct error *e)
-{
-    struct group *p = g->group;
-
-    return link_dial(g->loop, &g->identity, p->members[rank].host, p->members[rank].port, purpose, 0, p->fence,
-                     p->began_ms + g->options.connect_timeout_ms, done, g, ret, e);
-}
-
 static void dial_all(struct engine *g)
 {
     struct group *p = g->group;
     struct error e = ERROR_INIT;
 
-    if (dial(g, right_of(p), PEER_DATA, on_dialled_right, &p->dial_right, &e) < 0)
-        group_lost(g, right_of(p), e.text);
-    else if (p->rank != 0 && dial(g, 0, PEER_ENGINE, on_dialled_root, &p->dial_root, &e) < 0)
+    mesh_dial(p->mesh);
+    if (p->state == GROUP_FORMING && p->rank != 0 &&
+        link_dial(g->loop, &g->identity, p->members[0].host, p->members[0].port, PEER_ENGINE, 0, p->fence,
+                  p->began_ms + g->options.connect_timeout_ms, on_dialled_root, g, &p->dial_root, &e) < 0)
         group_lost(g, 0, e.text);
 }
 
@@ -460,13 +374,19 @@ static struct group *group_new(struct engine *g, const struct ring_plan *plan)
     size_t size = (size_t)plan->size;
 
     *p = (struct group){ .engine = g, .state = GROUP_FORMING, .fence = plan->fence, .rank = plan->rank, .size = plan->size,
-                         .began_ms = clock_mono_ms(), .left_fd = -1, .right_fd = -1,
-                         .announcements = BUF_INIT(PEER_MAX_CONTROL) };
+                         .began_ms = clock_mono_ms(), .announcements = BUF_INIT(PEER_MAX_CONTROL) };
     p->members = xcalloc(size, sizeof *p->members);
     memcpy(p->members, plan->members, size * sizeof *p->members);
     p->names = xcalloc(size, sizeof *p->names);
-    for (size_t r = 0; r < size; r++)
+    p->everyone = xcalloc(size, sizeof *p->everyone);
+    for (size_t r = 0; r < size; r++) {
         p->names[r] = p->members[r].member;
+        p->everyone[r] = (int32_t)r;
+    }
+    struct mesh_shape shape = { .self = &g->identity, .members = p->members, .fence = p->fence, .rank = p->rank, .size = p->size,
+                                .lanes = 1, .timeout_ms = g->options.connect_timeout_ms };
+    struct mesh_events events = { .on_ready = on_mesh_ready, .on_lost = on_mesh_lost, .ctx = g };
+    p->mesh = mesh_new(g->loop, &shape, &events);
     p->streams = xcalloc(size, sizeof *p->streams);
     p->cache = name_cache_new();
     if (p->rank == 0)

@@ -1,4 +1,6 @@
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -6,125 +8,324 @@
 
 #include "base/mem.h"
 #include "sidecar/ring/collective.h"
+#include "tests/unit/quietly.h"
 
-#define RANKS 4
+#define RANKS 5
 #define COUNT_MAX 5000
 
-/* Four collectives in one thread, joined by socket pairs with small buffers, pumped in turn. */
-struct ring {
+/* Ranks of a round in one thread, every pair joined by socket pairs with small buffers, pumped in turn. */
+struct world {
+    int size, lanes;
+    struct mesh *meshes[RANKS];
     struct collective *ranks[RANKS];
-    struct collective_lane lanes[RANKS];
-    int32_t in[RANKS][COUNT_MAX], out[RANKS][COUNT_MAX];
+    float in[RANKS][COUNT_MAX], out[RANKS][COUNT_MAX * RANKS];
     uint64_t offsets[RANKS + 1];
-    bool done[RANKS];
 };
 
-static void ring_open(struct ring *r)
+static void world_open(struct world *w, int size, int lanes)
 {
-    memset(r, 0, sizeof *r);
-    for (int i = 0; i < RANKS; i++) {
-        int pair[2], bytes = 4096;
-        cr_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
-        (void)setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-        r->lanes[i].right_fd = pair[0];
-        r->lanes[(i + 1) % RANKS].left_fd = pair[1];
-        r->ranks[i] = collective_new();
+    memset(w, 0, sizeof *w);
+    w->size = size;
+    w->lanes = lanes;
+    for (int i = 0; i < size; i++) {
+        w->meshes[i] = mesh_new(NULL, &(struct mesh_shape){ .rank = i, .size = size, .lanes = lanes }, NULL);
+        w->ranks[i] = collective_new();
+    }
+    for (int a = 0; a < size; a++)
+        for (int b = 0; b < a; b++)
+            for (int l = 0; l < lanes; l++) {
+                int pair[2], bytes = 4096;
+                cr_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+                for (int i = 0; i < 2; i++)
+                    (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+                cr_assert(mesh_put(w->meshes[a], b, (uint32_t)l, pair[0]) && mesh_put(w->meshes[b], a, (uint32_t)l, pair[1]));
+            }
+}
+
+static void world_close(struct world *w)
+{
+    for (int i = 0; i < w->size; i++) {
+        mesh_free(w->meshes[i]);
+        collective_free(w->ranks[i]);
     }
 }
 
-static void ring_close(struct ring *r)
+static const int32_t EVERYONE[] = { 0, 1, 2, 3, 4 };
+
+static struct collective_plan plan_of(struct world *w, enum shm_op op, int i)
 {
-    for (int i = 0; i < RANKS; i++) {
-        (void)close(r->lanes[i].right_fd);
-        (void)close(r->lanes[i].left_fd);
-        collective_free(r->ranks[i]);
-    }
+    return (struct collective_plan){ .op = op, .dtype = SHM_F32, .redop = SHM_SUM, .fence = FENCE(1, 1), .sequence = 1, .chunk_bytes = 512,
+                                     .rank = i, .size = w->size, .members = EVERYONE, .block_offset = w->offsets, .factor = 1,
+                                     .divisor = 1, .in = (uint8_t *)w->in[i], .out = (uint8_t *)w->out[i] };
 }
 
-static struct collective_plan sum_plan(struct ring *r, int i, uint64_t sequence)
+/* Values whose sum depends on the order. */
+static float value(int rank, uint64_t k)
 {
-    return (struct collective_plan){ .op = SHM_OP_ALLREDUCE, .dtype = SHM_I32, .redop = SHM_SUM, .fence = FENCE(1, 1), .sequence = sequence,
-                                     .chunk_bytes = 512, .block_offset = r->offsets, .factor = 1, .divisor = 1,
-                                     .in = (uint8_t *)r->in[i], .out = (uint8_t *)r->out[i] };
+    return (float)((k * 2654435761u + (uint64_t)rank * 40503u) % 10007) / 1000.0f * (rank % 2 == 0 ? 1.0f : 1e-4f);
 }
 
-static void start(struct ring *r, uint64_t count, uint64_t sequence)
+static void fill(struct world *w, uint64_t count)
 {
-    for (int i = 0; i < RANKS; i++)
-        schedule_block_range(count, RANKS, i, &r->offsets[i], &r->offsets[i + 1]);
-    for (int i = 0; i < RANKS; i++) {
-        struct collective_plan plan = sum_plan(r, i, sequence);
+    for (int i = 0; i < w->size; i++) {
+        schedule_block_range(count, w->size, i, &w->offsets[i], &w->offsets[i + 1]);
         for (uint64_t k = 0; k < count; k++)
-            r->in[i][k] = (int32_t)(k * 10) + i;
-        collective_start(r->ranks[i], &plan, i, RANKS, &r->lanes[i]);
-        r->done[i] = false;
+            w->in[i][k] = value(i, k);
     }
+    memset(w->out, 0, sizeof w->out);
 }
 
-static enum collective_state pump(struct ring *r, int i, enum collective_side *side, struct error *e)
+static enum collective_state pump(struct world *w, int i, int32_t *ret_rank, struct error *e)
 {
-    bool reads, writes;
+    bool again;
 
-    return collective_pump(r->ranks[i], &reads, &writes, side, e);
+    /* No loop watches them: what was in vain is tried again. */
+    for (int r = 0; r < w->size; r++)
+        for (int l = 0; l < w->lanes; l++) {
+            struct mesh_lane *lane = mesh_lane(w->meshes[i], r, l);
+            lane->readable = lane->writable = true;
+        }
+    return collective_pump(w->ranks[i], &again, ret_rank, e);
 }
 
-static void run(struct ring *r)
+/* Pumps the members given by a bit each. */
+static void run(struct world *w, unsigned members, const char *what)
 {
-    for (int turns = 0, left = RANKS; left > 0; turns++) {
-        cr_assert(turns < 10000, "it does not come to an end");
-        for (int i = 0; i < RANKS; i++) {
-            enum collective_side side;
+    for (int turns = 0; members != 0; turns++) {
+        cr_assert(turns < 20000, "%s: it does not come to an end", what);
+        for (int i = 0; i < w->size; i++) {
             struct error e = ERROR_INIT;
-            if (r->done[i])
+            int32_t rank;
+            if ((members >> i & 1) == 0)
                 continue;
-            enum collective_state state = pump(r, i, &side, &e);
-            cr_assert(state != COLLECTIVE_FAILED, "rank %d: %s", i, e.text);
-            r->done[i] = state == COLLECTIVE_DONE;
-            left -= r->done[i];
+            enum collective_state state = pump(w, i, &rank, &e);
+            cr_assert(state != COLLECTIVE_FAILED, "%s: rank %d: %s", what, i, e.text);
+            if (state == COLLECTIVE_DONE)
+                members &= ~(1u << i);
         }
     }
 }
 
-Test(collective, one_after_the_other_gives_sums_and_leaves_the_input_alone)
+/* As schedule.h says: block b begins with member b + 1 and ends with b. */
+static float expected(const struct world *w, uint64_t k)
 {
-    static struct ring r;
-    static const uint64_t counts[] = { 0, 1, 3, 4, 5, 129, 4999 };
+    int b = 0;
 
-    ring_open(&r);
-    for (size_t c = 0; c < COUNT(counts); c++) {
-        start(&r, counts[c], c + 1);
-        run(&r);
-        for (int i = 0; i < RANKS; i++)
-            for (uint64_t k = 0; k < counts[c]; k++) {
-                cr_assert(r.out[i][k] == (int32_t)(k * 40) + 6, "%llu elements, rank %d, element %llu: %d",
-                          (unsigned long long)counts[c], i, (unsigned long long)k, r.out[i][k]);
-                cr_assert(r.in[i][k] == (int32_t)(k * 10) + i);
+    while (k >= w->offsets[b + 1])
+        b++;
+    float sum = value((b + 1) % w->size, k);
+    for (int i = 2; i <= w->size; i++)
+        sum += value((b + i) % w->size, k);
+    return sum;
+}
+
+static const uint64_t COUNTS[] = { 0, 1, 3, 4, 5, 129, 4999 };
+
+static void one_allreduce(struct world *w, uint64_t count, enum collective_algorithm algorithm, bool in_place, const char *what)
+{
+    fill(w, count);
+    for (int i = 0; i < w->size; i++) {
+        struct collective_plan plan = plan_of(w, SHM_OP_ALLREDUCE, i);
+        plan.algorithm = algorithm;
+        if (in_place)
+            plan.out = (uint8_t *)w->in[i];
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+    run(w, (1u << w->size) - 1, what);
+    for (int i = 0; i < w->size; i++)
+        for (uint64_t k = 0; k < count; k++) {
+            float want = expected(w, k), got = in_place ? w->in[i][k] : w->out[i][k];
+            QUIETLY(memcmp(&got, &want, sizeof got) == 0, "%s: rank %d, element %llu: %.9g, want %.9g", what, i, (unsigned long long)k,
+                    (double)got, (double)want);
+            QUIETLY(in_place || w->in[i][k] == value(i, k), "%s: the input was written to", what);
+        }
+}
+
+Test(collective, every_algorithm_gives_the_same_bits_on_every_rank)
+{
+    static struct world w;
+    char what[96];
+
+    for (int size = 2; size <= RANKS; size++)
+        for (int lanes = 1; lanes <= 3; lanes++) {
+            world_open(&w, size, lanes);
+            for (size_t c = 0; c < COUNT(COUNTS); c++)
+                for (int algorithm = ALGORITHM_RING; algorithm <= ALGORITHM_FLAT; algorithm++)
+                    for (int in_place = 0; in_place < 2; in_place++) {
+                        (void)snprintf(what, sizeof what, "%d ranks, %d lanes, %llu elements, algorithm %d, in place %d", size, lanes,
+                                       (unsigned long long)COUNTS[c], algorithm, in_place);
+                        one_allreduce(&w, COUNTS[c], (enum collective_algorithm)algorithm, in_place != 0, what);
+                    }
+            world_close(&w);
+        }
+}
+
+static void one_reducescatter(struct world *w, uint64_t count, const char *what)
+{
+    fill(w, count);
+    for (int i = 0; i < w->size; i++) {
+        struct collective_plan plan = plan_of(w, SHM_OP_REDUCESCATTER, i);
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+    run(w, (1u << w->size) - 1, what);
+    for (int i = 0; i < w->size; i++) {
+        uint64_t block = w->offsets[i + 1] - w->offsets[i];
+        for (uint64_t k = 0; k < block; k++)
+            QUIETLY(w->out[i][k] == expected(w, w->offsets[i] + k), "%s: rank %d, element %llu", what, i, (unsigned long long)k);
+        QUIETLY(w->out[i][block] == 0, "%s: rank %d wrote behind its block", what, i);
+    }
+}
+
+static void one_gather(struct world *w, uint64_t count, enum collective_algorithm algorithm, const char *what)
+{
+    fill(w, count);
+    for (int i = 0; i < w->size; i++) {
+        struct collective_plan plan = plan_of(w, SHM_OP_ALLGATHER, i);
+        plan.algorithm = algorithm;
+        memcpy(w->out[i] + w->offsets[i], w->in[i] + w->offsets[i], (w->offsets[i + 1] - w->offsets[i]) * sizeof(float));
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+    run(w, (1u << w->size) - 1, what);
+    for (int i = 0; i < w->size; i++)
+        for (int b = 0; b < w->size; b++)
+            for (uint64_t k = w->offsets[b]; k < w->offsets[b + 1]; k++)
+                QUIETLY(w->out[i][k] == value(b, k), "%s: rank %d, element %llu", what, i, (unsigned long long)k);
+}
+
+static void one_broadcast(struct world *w, uint64_t count, enum collective_algorithm algorithm, int root, const char *what)
+{
+    uint64_t whole[2] = { 0, count };
+
+    fill(w, count);
+    for (int i = 0; i < w->size; i++) {
+        struct collective_plan plan = plan_of(w, SHM_OP_BROADCAST, i);
+        plan.algorithm = algorithm;
+        plan.root = root;
+        plan.block_offset = whole;
+        if (i == root)
+            memcpy(w->out[i], w->in[i], count * sizeof(float));
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+    run(w, (1u << w->size) - 1, what);
+    for (int i = 0; i < w->size; i++)
+        for (uint64_t k = 0; k < count; k++)
+            QUIETLY(w->out[i][k] == value(root, k), "%s: rank %d, element %llu", what, i, (unsigned long long)k);
+}
+
+/* How many elements a gives to b. */
+static uint64_t gives(int a, int b, uint64_t count)
+{
+    return (uint64_t)(a * 7 + b * 3) % 5 * count / 32;
+}
+
+static void one_alltoall(struct world *w, uint64_t count, const char *what)
+{
+    static uint64_t send[RANKS][RANKS + 1], receive[RANKS][RANKS + 1];
+
+    fill(w, count);
+    for (int i = 0; i < w->size; i++) {
+        for (int r = 0; r < w->size; r++) {
+            send[i][r + 1] = send[i][r] + gives(i, r, count);
+            receive[i][r + 1] = receive[i][r] + gives(r, i, count);
+        }
+        struct collective_plan plan = plan_of(w, SHM_OP_ALLTOALL, i);
+        plan.send_offset = send[i];
+        plan.receive_offset = receive[i];
+        memcpy(w->out[i] + receive[i][i], w->in[i] + send[i][i], gives(i, i, count) * sizeof(float));
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+    run(w, (1u << w->size) - 1, what);
+    for (int i = 0; i < w->size; i++)
+        for (int r = 0; r < w->size; r++)
+            for (uint64_t k = 0; k < gives(r, i, count); k++)
+                QUIETLY(w->out[i][receive[i][r] + k] == value(r, send[r][i] + k), "%s: rank %d, from %d, element %llu", what, i, r,
+                        (unsigned long long)k);
+}
+
+Test(collective, the_other_operations)
+{
+    static struct world w;
+    char what[96];
+
+    for (int size = 2; size <= RANKS; size++)
+        for (int lanes = 1; lanes <= 2; lanes++) {
+            world_open(&w, size, lanes);
+            for (size_t c = 0; c < COUNT(COUNTS); c++) {
+                (void)snprintf(what, sizeof what, "%d ranks, %d lanes, %llu elements", size, lanes, (unsigned long long)COUNTS[c]);
+                one_reducescatter(&w, COUNTS[c], what);
+                one_alltoall(&w, COUNTS[c], what);
+                for (int algorithm = ALGORITHM_RING; algorithm <= ALGORITHM_DIRECT; algorithm++) {
+                    one_gather(&w, COUNTS[c], (enum collective_algorithm)algorithm, what);
+                    for (int root = 0; root < size; root++)
+                        one_broadcast(&w, COUNTS[c], (enum collective_algorithm)algorithm, root, what);
+                }
+            }
+            world_close(&w);
+        }
+}
+
+/* Ranks 3, 0 and 2, in that order, out of five. */
+Test(collective, some_of_the_ranks)
+{
+    static const int32_t members[] = { 3, 0, 2 };
+    static struct world w;
+
+    world_open(&w, RANKS, 1);
+    for (int algorithm = ALGORITHM_RING; algorithm <= ALGORITHM_FLAT; algorithm++) {
+        fill(&w, 1000);
+        for (int i = 0; i < 3; i++)
+            schedule_block_range(1000, 3, i, &w.offsets[i], &w.offsets[i + 1]);
+        for (int i = 0; i < 3; i++) {
+            struct collective_plan plan = plan_of(&w, SHM_OP_ALLREDUCE, members[i]);
+            plan.algorithm = (enum collective_algorithm)algorithm;
+            plan.rank = i;
+            plan.size = 3;
+            plan.members = members;
+            plan.redop = SHM_MAX;
+            collective_start(w.ranks[members[i]], &plan, w.meshes[members[i]]);
+        }
+        run(&w, 1u << 3 | 1u << 0 | 1u << 2, "three of five");
+        for (int i = 0; i < 3; i++)
+            for (uint64_t k = 0; k < 1000; k++) {
+                float want = value(3, k);
+                want = value(0, k) > want ? value(0, k) : want;
+                want = value(2, k) > want ? value(2, k) : want;
+                QUIETLY(w.out[members[i]][k] == want, "algorithm %d, rank %d, element %llu", algorithm, members[i], (unsigned long long)k);
             }
     }
-    ring_close(&r);
+    world_close(&w);
 }
 
-Test(collective, a_neighbour_that_is_gone_is_named)
+static void start_ring(struct world *w, uint64_t count)
 {
-    static struct ring r;
-    enum collective_side side;
-    struct error e = ERROR_INIT;
+    fill(w, count);
+    for (int i = 0; i < w->size; i++) {
+        struct collective_plan plan = plan_of(w, SHM_OP_ALLREDUCE, i);
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+}
 
-    ring_open(&r);
-    start(&r, 4999, 1);
-    (void)shutdown(r.lanes[2].right_fd, SHUT_RDWR); /* rank 2 dies: its right neighbour is 3 */
+Test(collective, a_member_that_is_gone_is_named)
+{
+    static struct world w;
+    struct error e = ERROR_INIT;
+    int32_t rank = -1;
+
+    world_open(&w, 4, 1);
+    start_ring(&w, 4999);
+    (void)shutdown(mesh_lane(w.meshes[2], 3, 0)->fd, SHUT_RDWR);
     enum collective_state state = COLLECTIVE_RUNNING;
     for (int turns = 0; turns < 100 && state == COLLECTIVE_RUNNING; turns++)
-        state = pump(&r, 3, &side, &e);
-    cr_expect(state == COLLECTIVE_FAILED && side == COLLECTIVE_LEFT && e.kind == ERROR_PEER_LOST, "%s", e.text);
+        state = pump(&w, 3, &rank, &e);
+    cr_expect(state == COLLECTIVE_FAILED && rank == 2 && e.kind == ERROR_PEER_LOST, "%s", e.text);
     state = COLLECTIVE_RUNNING;
     for (int turns = 0; turns < 100 && state == COLLECTIVE_RUNNING; turns++)
-        state = pump(&r, 2, &side, &e);
-    cr_expect(state == COLLECTIVE_FAILED && side == COLLECTIVE_RIGHT && e.kind == ERROR_PEER_LOST, "%s", e.text);
-    ring_close(&r);
+        state = pump(&w, 2, &rank, &e);
+    cr_expect(state == COLLECTIVE_FAILED && rank == 3 && e.kind == ERROR_PEER_LOST, "%s", e.text);
+    world_close(&w);
 }
 
-/* What a left neighbour may send instead of the first chunk. */
+/* What rank 0 may send to rank 1 instead of the first chunk of a ring of four; 4 elements, so one in each block. */
 static const struct { const char *name; struct peer_frame f; enum error_kind kind; } WRONG[] = {
     { "another operation", { .type = PEER_CHUNK, .length = 4, .fence = FENCE(1, 1), .op = 2 }, ERROR_INVALID },
     { "another chunk", { .type = PEER_CHUNK, .length = 4, .fence = FENCE(1, 1), .op = 1, .chunk = 1 }, ERROR_INVALID },
@@ -136,44 +337,44 @@ static const struct { const char *name; struct peer_frame f; enum error_kind kin
     { "we are fenced off", { .type = PEER_FENCED, .length = 8, .fence = FENCE(1, 1) }, ERROR_GONE },
 };
 
+static void receive_wrong(struct world *w, const uint8_t *bytes, size_t len, struct error *e)
+{
+    enum collective_state state = COLLECTIVE_RUNNING;
+    int32_t rank = -1;
+
+    world_open(w, 4, 1);
+    start_ring(w, 4);
+    cr_assert(write(mesh_lane(w->meshes[0], 1, 0)->fd, bytes, len) == (ssize_t)len);
+    for (int turns = 0; turns < 10 && state == COLLECTIVE_RUNNING; turns++)
+        state = pump(w, 1, &rank, e);
+    cr_expect(state == COLLECTIVE_FAILED && rank == 0, "state %d, rank %d", (int)state, rank);
+    for (int k = 0; k < 4; k++)
+        cr_expect(w->out[1][k] == 0);
+    world_close(w);
+}
+
 Test(collective, a_wrong_frame_ends_it_before_a_byte_is_stored)
 {
-    static struct ring r;
+    static struct world w;
 
     for (size_t i = 0; i < COUNT(WRONG); i++) {
-        enum collective_side side;
         struct error e = ERROR_INIT;
         uint8_t bytes[PEER_HEADER_BYTES + 8];
-        ring_open(&r);
-        start(&r, 4, 1);
         memset(bytes, 0x77, sizeof bytes);
         peer_frame_encode(&WRONG[i].f, bytes);
-        cr_assert(write(r.lanes[0].right_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes);
-        enum collective_state state = COLLECTIVE_RUNNING;
-        for (int turns = 0; turns < 10 && state == COLLECTIVE_RUNNING; turns++)
-            state = pump(&r, 1, &side, &e);
-        cr_expect(state == COLLECTIVE_FAILED && side == COLLECTIVE_LEFT && e.kind == WRONG[i].kind, "case %s: %s", WRONG[i].name, e.text);
-        for (int k = 0; k < 4; k++)
-            cr_expect(r.out[1][k] == 0, "case %s", WRONG[i].name);
-        ring_close(&r);
+        receive_wrong(&w, bytes, sizeof bytes, &e);
+        cr_expect(e.kind == WRONG[i].kind, "case %s: %s", WRONG[i].name, e.text);
     }
 }
 
 Test(collective, a_header_that_was_damaged_on_the_way_is_noticed)
 {
-    static struct ring r;
-    enum collective_side side;
+    static struct world w;
     struct error e = ERROR_INIT;
     uint8_t bytes[PEER_HEADER_BYTES + 4] = { 0 };
 
-    ring_open(&r);
-    start(&r, 4, 1);
     peer_frame_encode(&(struct peer_frame){ .type = PEER_CHUNK, .length = 4, .fence = FENCE(1, 1), .op = 1 }, bytes);
     bytes[21] ^= 4;
-    cr_assert(write(r.lanes[0].right_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes);
-    enum collective_state state = COLLECTIVE_RUNNING;
-    for (int turns = 0; turns < 10 && state == COLLECTIVE_RUNNING; turns++)
-        state = pump(&r, 1, &side, &e);
-    cr_expect(state == COLLECTIVE_FAILED && strstr(e.text, "damaged") != NULL, "%s", e.text);
-    ring_close(&r);
+    receive_wrong(&w, bytes, sizeof bytes, &e);
+    cr_expect(strstr(e.text, "damaged") != NULL, "%s", e.text);
 }

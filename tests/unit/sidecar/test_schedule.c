@@ -40,194 +40,174 @@ Test(schedule, the_first_blocks_are_the_larger_ones)
     }
 }
 
-/* Small example, by hand: rank 1 of 3, 5 elements in blocks of 2, 2, 1, pieces of 1. */
-Test(schedule, an_all_reduce_of_three_as_on_paper)
+/* Small example, by hand: member 1 of 3, 5 elements in blocks of 2, 2, 1, pieces of 1. */
+Test(schedule, a_ring_all_reduce_of_three_as_on_paper)
 {
     static const uint64_t offsets[] = { 0, 2, 4, 5 };
-    static const struct { uint32_t step, piece; uint64_t offset; } sends[] = {
-        { 0, 0, 2 }, { 0, 1, 3 }, { 1, 0, 0 }, { 1, 1, 1 }, { 2, 0, 4 }, { 3, 0, 2 }, { 3, 1, 3 },
+    static const struct { uint32_t run, piece; uint64_t offset; enum schedule_place place; enum schedule_wait wait; uint32_t wait_run; } sends[] = {
+        { 0, 0, 0, PLACE_IN, WAIT_NOTHING, 0 }, { 0, 1, 1, PLACE_IN, WAIT_NOTHING, 0 }, { 1, 0, 4, PLACE_OUT, WAIT_RECEIVED, 0 },
+        { 2, 0, 2, PLACE_OUT, WAIT_RECEIVED, 1 }, { 2, 1, 3, PLACE_OUT, WAIT_RECEIVED, 1 }, { 3, 0, 0, PLACE_OUT, WAIT_RECEIVED, 2 },
+        { 3, 1, 1, PLACE_OUT, WAIT_RECEIVED, 2 },
     };
-    static const struct { uint32_t step, piece; uint64_t offset; bool reduce, last; } receives[] = {
-        { 0, 0, 0, true, false }, { 0, 1, 1, true, false }, { 1, 0, 4, true, true }, { 2, 0, 2, false, false },
-        { 2, 1, 3, false, false }, { 3, 0, 0, false, false }, { 3, 1, 1, false, false },
+    static const struct { uint32_t run, piece; uint64_t offset; enum schedule_place place; bool last; } receives[] = {
+        { 0, 0, 4, PLACE_ADD, false }, { 1, 0, 2, PLACE_ADD, true }, { 1, 1, 3, PLACE_ADD, true }, { 2, 0, 0, PLACE_OUT, false },
+        { 2, 1, 1, PLACE_OUT, false }, { 3, 0, 4, PLACE_OUT, false },
     };
-    struct schedule s;
-    struct schedule_cursor send, receive, all = { .step = 99 };
+    struct schedule s = { 0 };
+    struct schedule_shape shape = { .kind = SCHEDULE_RING_ALLREDUCE, .rank = 1, .size = 3, .chunk_elements = 1, .block_offset = offsets };
+    struct schedule_cursor at = { 0 };
     struct schedule_piece p;
-    bool ready;
 
-    schedule_allreduce(&s, 1, 3, offsets, 1);
-    schedule_begin(&s, &send, &receive);
-    for (size_t i = 0; i < COUNT(sends); i++, send.piece++) {
-        cr_assert(schedule_next_send(&s, &send, &all, &p, &ready) && ready);
-        cr_expect(p.step == sends[i].step && p.piece == sends[i].piece && p.offset == sends[i].offset && p.count == 1, "send %zu", i);
+    schedule_make(&s, &shape);
+    cr_assert(s.flow_count == 2 && s.flows[0].peer == 2 && s.flows[1].peer == 0 && s.wait_flow == 1);
+    for (size_t i = 0; i < COUNT(sends); i++, schedule_step(&at, 1)) {
+        cr_assert(schedule_piece_at(s.flows[0].sends, s.flows[0].send_count, &at, 0, &p), "send %zu", i);
+        const struct schedule_run *run = &s.flows[0].sends[p.run];
+        cr_expect(p.run == sends[i].run && p.piece == sends[i].piece && p.offset == sends[i].offset && p.count == 1 &&
+                      run->place == sends[i].place && run->wait == sends[i].wait && run->wait_run == sends[i].wait_run, "send %zu", i);
     }
-    cr_expect(!schedule_next_send(&s, &send, &all, &p, &ready));
-    for (size_t i = 0; i < COUNT(receives); i++, receive.piece++) {
-        cr_assert(schedule_next_receive(&s, &receive, &p));
-        cr_expect(p.step == receives[i].step && p.piece == receives[i].piece && p.offset == receives[i].offset &&
-                      p.reduce == receives[i].reduce && p.last_reduce == receives[i].last, "receive %zu", i);
+    cr_expect(!schedule_piece_at(s.flows[0].sends, s.flows[0].send_count, &at, 0, &p));
+    at = (struct schedule_cursor){ 0 };
+    for (size_t i = 0; i < COUNT(receives); i++, schedule_step(&at, 1)) {
+        cr_assert(schedule_piece_at(s.flows[1].receives, s.flows[1].receive_count, &at, 0, &p), "receive %zu", i);
+        const struct schedule_run *run = &s.flows[1].receives[p.run];
+        cr_expect(p.run == receives[i].run && p.piece == receives[i].piece && p.offset == receives[i].offset &&
+                      run->place == receives[i].place && run->last == receives[i].last, "receive %zu", i);
     }
-    cr_expect(!schedule_next_receive(&s, &receive, &p));
+    schedule_release(&s);
 }
 
-/* ---- the whole ring, simulated with sets of contributors in place of data ---- */
+Test(schedule, pieces_are_dealt_out_to_lanes)
+{
+    static const struct schedule_run runs[] = { { .begin = 0, .end = 10, .chunk = 4 }, { .begin = 5, .end = 5, .chunk = 4 },
+                                                { .begin = 20, .end = 22, .chunk = 4 } };
+    static const struct { uint32_t lane, run, piece; uint64_t offset, count; } want[] = {
+        { 0, 0, 0, 0, 4 }, { 0, 0, 2, 8, 2 }, { 0, 2, 0, 20, 2 }, { 1, 0, 1, 4, 4 },
+    };
+    struct schedule_piece p;
+    size_t i = 0;
 
-enum kind { REDUCE, GATHER, BROADCAST };
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        struct schedule_cursor at = { .run = 0, .piece = lane };
+        for (; schedule_piece_at(runs, COUNT(runs), &at, lane, &p); schedule_step(&at, 2), i++)
+            cr_expect(i < COUNT(want) && want[i].lane == lane && want[i].run == p.run && want[i].piece == p.piece &&
+                          want[i].offset == p.offset && want[i].count == p.count, "piece %zu", i);
+    }
+    cr_expect(i == COUNT(want));
+}
 
-#define PIECES_IN_FLIGHT 4096
-struct wire { struct { uint32_t chunk; uint64_t offset, count; uint32_t sets[64]; } pieces[PIECES_IN_FLIGHT]; size_t head, tail; };
-
-struct rank {
-    struct schedule s;
-    struct schedule_cursor send, receive;
-    uint32_t *set; /* per element: bit r = rank r's contribution is in it */
+static const enum schedule_kind KINDS[] = {
+    SCHEDULE_RING_ALLREDUCE, SCHEDULE_DIRECT_ALLREDUCE, SCHEDULE_FLAT_ALLREDUCE, SCHEDULE_RING_ALLGATHER, SCHEDULE_DIRECT_ALLGATHER,
+    SCHEDULE_CHAIN_BROADCAST, SCHEDULE_STAR_BROADCAST, SCHEDULE_REDUCESCATTER, SCHEDULE_ALLTOALL,
 };
 
-static void plan(struct schedule *s, enum kind kind, int32_t r, int32_t size, int32_t root, const uint64_t *offsets, uint64_t chunk)
+static const struct schedule_flow *flow_to(const struct schedule *s, int32_t peer, bool sends)
 {
-    if (kind == REDUCE)
-        schedule_allreduce(s, r, size, offsets, chunk);
-    else if (kind == GATHER)
-        schedule_allgather(s, r, size, offsets, chunk);
-    else
-        schedule_broadcast(s, r, size, root, offsets, chunk);
-}
-
-static bool try_send(struct rank *k, struct wire *w)
-{
-    struct schedule_piece p;
-    bool ready;
-
-    if (!schedule_next_send(&k->s, &k->send, &k->receive, &p, &ready) || !ready)
-        return false;
-    QUIETLY(w->tail - w->head < PIECES_IN_FLIGHT && p.count > 0 && p.count <= 64, "a piece of %llu", (unsigned long long)p.count);
-    w->pieces[w->tail % PIECES_IN_FLIGHT].chunk = p.step << 16 | p.piece;
-    w->pieces[w->tail % PIECES_IN_FLIGHT].offset = p.offset;
-    w->pieces[w->tail % PIECES_IN_FLIGHT].count = p.count;
-    memcpy(w->pieces[w->tail % PIECES_IN_FLIGHT].sets, k->set + p.offset, p.count * sizeof *k->set);
-    w->tail++;
-    k->send.piece++;
-    return true;
-}
-
-static bool try_receive(struct rank *k, struct wire *w, const char *what)
-{
-    struct schedule_piece p;
-
-    if (w->head == w->tail)
-        return false;
-    QUIETLY(schedule_next_receive(&k->s, &k->receive, &p), "%s: a piece that nobody expects", what);
-    size_t i = w->head++ % PIECES_IN_FLIGHT;
-    QUIETLY(w->pieces[i].chunk == (p.step << 16 | p.piece) && w->pieces[i].offset == p.offset && w->pieces[i].count == p.count,
-              "%s: another piece than expected", what);
-    for (uint64_t e = 0; e < p.count; e++) {
-        QUIETLY(!p.reduce || (k->set[p.offset + e] & w->pieces[i].sets[e]) == 0, "%s: a contribution counted twice", what);
-        k->set[p.offset + e] = p.reduce ? k->set[p.offset + e] | w->pieces[i].sets[e] : w->pieces[i].sets[e];
+    for (int32_t i = 0; i < s->flow_count; i++) {
+        if (s->flows[i].peer == peer && (sends ? s->flows[i].send_count : s->flows[i].receive_count) > 0)
+            return &s->flows[i];
     }
-    k->receive.piece++;
-    return true;
+    return NULL;
 }
 
-static void simulate(enum kind kind, int32_t size, int32_t root, const uint64_t *offsets, uint64_t chunk, const char *what)
+/* Element j of what member a sends to b: an all-to-all where every pair has another length. */
+static uint64_t pair_count(uint64_t count, int32_t a, int32_t b)
 {
-    static struct wire wires[SIZE_MAX_TESTED];
-    struct rank ranks[SIZE_MAX_TESTED];
-    int32_t blocks = kind == BROADCAST ? 1 : size;
-    uint64_t count = offsets[blocks];
-    bool moved = true;
+    return (uint64_t)(a * 7 + b * 3) % 5 * count / 4;
+}
 
+struct all { struct schedule of[SIZE_MAX_TESTED]; };
+
+static void make_all(struct all *all, enum schedule_kind kind, int32_t size, int32_t root, uint64_t count, uint64_t chunk)
+{
+    uint64_t blocks[SIZE_MAX_TESTED + 1] = { 0 }, send[SIZE_MAX_TESTED + 1], receive[SIZE_MAX_TESTED + 1], whole[2] = { 0, count };
+    bool broadcast = kind == SCHEDULE_CHAIN_BROADCAST || kind == SCHEDULE_STAR_BROADCAST;
+
+    for (int32_t b = 0; b < size; b++)
+        schedule_block_range(count, size, b, &blocks[b], &blocks[b + 1]);
     for (int32_t r = 0; r < size; r++) {
-        wires[r].head = wires[r].tail = 0; /* wires[r] leads to r */
-        plan(&ranks[r].s, kind, r, size, root, offsets, chunk);
-        schedule_begin(&ranks[r].s, &ranks[r].send, &ranks[r].receive);
-        ranks[r].set = xcalloc(count + 1, sizeof *ranks[r].set);
-        for (uint64_t e = 0; e < count; e++) {
-            bool own = kind == REDUCE || (kind == BROADCAST && r == root) || (kind == GATHER && e >= offsets[r] && e < offsets[r + 1]);
-            ranks[r].set[e] = own ? 1u << r : 0;
+        send[0] = receive[0] = 0;
+        for (int32_t i = 0; i < size; i++) {
+            send[i + 1] = send[i] + pair_count(count, r, i);
+            receive[i + 1] = receive[i] + pair_count(count, i, r);
         }
-    }
-    while (moved) {
-        moved = false;
-        for (int32_t r = 0; r < size; r++) {
-            moved = try_send(&ranks[r], &wires[(r + 1) % size]) || moved;
-            moved = try_receive(&ranks[r], &wires[r], what) || moved;
-        }
-    }
-    for (int32_t r = 0; r < size; r++) {
-        struct schedule_piece p;
-        bool ready;
-        QUIETLY(!schedule_next_send(&ranks[r].s, &ranks[r].send, &ranks[r].receive, &p, &ready) &&
-                      !schedule_next_receive(&ranks[r].s, &ranks[r].receive, &p), "%s: rank %d is not done", what, r);
-        for (uint64_t e = 0; e < count; e++) {
-            uint32_t want = (1u << size) - 1;
-            for (int32_t b = 0; kind == GATHER && b < size; b++)
-                want = e >= offsets[b] && e < offsets[b + 1] ? 1u << b : want;
-            if (kind == BROADCAST)
-                want = 1u << root;
-            QUIETLY(ranks[r].set[e] == want, "%s: rank %d, element %llu has %x", what, r, (unsigned long long)e, ranks[r].set[e]);
-        }
-        free(ranks[r].set);
+        schedule_make(&all->of[r], &(struct schedule_shape){ .kind = kind, .rank = r, .size = size, .root = root, .chunk_elements = chunk,
+                                                             .block_offset = broadcast ? whole : blocks, .send_offset = send,
+                                                             .receive_offset = receive });
     }
 }
 
-Test(schedule, every_contribution_arrives_once_on_every_rank)
+/* What one end sends is what the other expects, run by run. */
+static void check_pair(const struct all *all, int32_t from, int32_t to, const char *what)
 {
-    static const uint64_t counts[] = { 0, 1, 2, 7, 8, 9, 10, 64, 100, 1001 };
+    const struct schedule_flow *out = flow_to(&all->of[from], to, true), *in = flow_to(&all->of[to], from, false);
+
+    QUIETLY((out != NULL) == (in != NULL), "%s: only one end of %d to %d knows of it", what, from, to);
+    if (out == NULL || in == NULL)
+        return;
+    QUIETLY(out->send_count == in->receive_count, "%s: %d to %d: %u runs, %u expected", what, from, to, out->send_count, in->receive_count);
+    for (uint32_t i = 0; i < out->send_count && i < in->receive_count; i++) {
+        const struct schedule_run *a = &out->sends[i], *b = &in->receives[i];
+        QUIETLY(a->end - a->begin == b->end - b->begin && a->chunk == b->chunk, "%s: %d to %d: run %u is cut otherwise", what, from, to, i);
+    }
+}
+
+static void check_waits(const struct schedule *s, const char *what)
+{
+    for (int32_t i = 0; i < s->flow_count; i++)
+        for (uint32_t k = 0; k < s->flows[i].send_count; k++) {
+            const struct schedule_run *run = &s->flows[i].sends[k];
+            if (run->wait == WAIT_SUMMED)
+                QUIETLY(run->begin == s->sum_begin && run->end == s->sum_end && run->chunk == s->sum_chunk, "%s: another sum", what);
+            if (run->wait != WAIT_RECEIVED)
+                continue;
+            const struct schedule_flow *left = &s->flows[s->wait_flow];
+            QUIETLY(run->wait_run < left->receive_count, "%s: run %u waits for what never comes", what, k);
+            const struct schedule_run *for_it = &left->receives[run->wait_run];
+            QUIETLY(for_it->begin == run->begin && for_it->end == run->end && for_it->chunk == run->chunk &&
+                        for_it->place != PLACE_SLOT, "%s: run %u waits for another range", what, k);
+        }
+}
+
+Test(schedule, both_ends_of_every_flow_agree)
+{
+    static const uint64_t counts[] = { 0, 1, 2, 7, 9, 64, 1001 };
+    static struct all all;
     char what[96];
 
-    for (int32_t size = 2; size <= SIZE_MAX_TESTED; size++)
-        for (size_t c = 0; c < COUNT(counts); c++)
-            for (uint64_t chunk = 1; chunk <= 64; chunk = chunk * 4 + 1) {
-                uint64_t offsets[SIZE_MAX_TESTED + 1], ragged[SIZE_MAX_TESTED + 1] = { 0 }, whole[2] = { 0, counts[c] };
-                for (int32_t b = 0; b < size; b++) {
-                    schedule_block_range(counts[c], size, b, &offsets[b], &offsets[b + 1]);
-                    ragged[b + 1] = ragged[b] + (uint64_t)b * counts[c] / 10 * (uint64_t)(b % 3 != 1);
+    for (size_t k = 0; k < COUNT(KINDS); k++)
+        for (int32_t size = 2; size <= SIZE_MAX_TESTED; size++)
+            for (size_t c = 0; c < COUNT(counts); c++)
+                for (uint64_t chunk = 1; chunk <= 64; chunk = chunk * 4 + 1) {
+                    int32_t root = (int32_t)(c % (size_t)size);
+                    (void)snprintf(what, sizeof what, "kind %zu, %d members, %llu elements, chunks of %llu", k, size,
+                                   (unsigned long long)counts[c], (unsigned long long)chunk);
+                    make_all(&all, KINDS[k], size, root, counts[c], chunk);
+                    for (int32_t a = 0; a < size; a++) {
+                        check_waits(&all.of[a], what);
+                        for (int32_t b = 0; b < size; b++)
+                            if (a != b)
+                                check_pair(&all, a, b, what);
+                    }
                 }
-                (void)snprintf(what, sizeof what, "%d ranks, %llu elements, chunks of %llu", size, (unsigned long long)counts[c],
-                               (unsigned long long)chunk);
-                simulate(REDUCE, size, 0, offsets, chunk, what);
-                simulate(GATHER, size, 0, ragged, chunk, what);
-                for (int32_t root = 0; root < size; root++)
-                    simulate(BROADCAST, size, root, whole, chunk, what);
-            }
+    for (int32_t r = 0; r < SIZE_MAX_TESTED; r++)
+        schedule_release(&all.of[r]);
 }
 
-Test(schedule, huge_blocks_raise_the_chunk_so_that_pieces_fit_into_sixteen_bits)
+Test(schedule, huge_runs_have_larger_pieces_so_that_their_number_fits_into_sixteen_bits)
 {
     static const uint64_t counts[] = { 65536, 65537, 1ull << 40 };
 
     for (size_t i = 0; i < COUNT(counts); i++) {
         uint64_t offsets[] = { 0, counts[i], 2 * counts[i] };
-        struct schedule s;
-        struct schedule_cursor send, receive;
+        struct schedule s = { 0 };
+        struct schedule_cursor at = { .run = 0, .piece = 65535 };
         struct schedule_piece p;
-        bool ready;
-        schedule_allreduce(&s, 0, 2, offsets, 1);
-        schedule_begin(&s, &send, &receive);
-        send.piece = 65535;
-        cr_expect(s.chunk_elements * 65536 >= counts[i], "%llu", (unsigned long long)counts[i]);
-        if (schedule_next_send(&s, &send, &receive, &p, &ready) && p.step == 0)
-            cr_expect(p.offset + p.count == counts[i], "%llu: more than 65536 pieces", (unsigned long long)counts[i]);
+        schedule_make(&s, &(struct schedule_shape){ .kind = SCHEDULE_RING_ALLREDUCE, .rank = 0, .size = 2, .chunk_elements = 1,
+                                                    .block_offset = offsets });
+        cr_expect(s.flows[0].sends[0].chunk * 65536 >= counts[i], "%llu", (unsigned long long)counts[i]);
+        if (schedule_piece_at(s.flows[0].sends, 1, &at, 0, &p))
+            cr_expect(p.offset + p.count == s.flows[0].sends[0].end, "%llu: more than 65536 pieces", (unsigned long long)counts[i]);
+        schedule_release(&s);
     }
-}
-
-Test(schedule, nothing_is_sent_before_it_was_received)
-{
-    static const uint64_t offsets[] = { 0, 4, 8, 12 };
-    struct schedule s;
-    struct schedule_cursor send, receive;
-    struct schedule_piece p;
-    bool ready;
-
-    schedule_allreduce(&s, 0, 3, offsets, 2);
-    schedule_begin(&s, &send, &receive);
-    send = (struct schedule_cursor){ .step = 1, .piece = 0 };
-    cr_expect(schedule_next_send(&s, &send, &receive, &p, &ready) && !ready, "before the piece came");
-    receive.piece = 1;
-    cr_expect(schedule_next_send(&s, &send, &receive, &p, &ready) && ready, "when it is there");
-    send.piece = 1;
-    cr_expect(schedule_next_send(&s, &send, &receive, &p, &ready) && !ready, "the second piece");
-    receive = (struct schedule_cursor){ .step = 1, .piece = 0 };
-    cr_expect(schedule_next_send(&s, &send, &receive, &p, &ready) && ready, "when the step is over");
 }
