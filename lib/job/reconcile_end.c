@@ -8,7 +8,7 @@
 #include "job/pod.h"
 #include "job/reconcile_parts.h"
 
-enum { DRAIN_EXTRA_S = 30, GRACE_DEFAULT_S = 30, GRACE_MOST_S = 86400 };
+enum { DRAIN_EXTRA_S = 30, GRACE_DEFAULT_S = 30, GRACE_MOST_S = 86400, RELEASED_FOR_MS = 5000 };
 
 static void close_job(struct pass *p, enum job_phase phase, const char *reason)
 {
@@ -160,6 +160,24 @@ bool end_if_it_cannot_run(struct pass *p)
 
 /* ---- after the end ----------------------------------------------------------------------------------------------- */
 
+/* When the rank that decides has ended well the coordinator has released all of the ring: those whose pods still run end by
+ * themselves a moment later, and a pod that ended keeps its log. */
+static bool ranks_are_leaving(struct pass *p)
+{
+    int64_t until_ms = p->before->completion_ms + RELEASED_FOR_MS;
+    bool leaving = false;
+
+    if (p->before->phase != PHASE_SUCCEEDED || !pod_has_sidecar(p->job) || !job_restarts_as_group(p->job) || p->now_ms >= until_ms)
+        return false;
+    for (int32_t i = 0; i < p->census.slot_count; i++) {
+        const struct slot *s = &p->census.slots[i];
+        leaving |= s->pod != NULL && pod_is_live(s->pod) && !s->pod->deleting && job_rank(p->job, s->role, s->index) >= 0;
+    }
+    if (leaving)
+        plan_requeue(p->plan, until_ms);
+    return leaving;
+}
+
 void tidy_up(struct pass *p)
 {
     const struct optional_int *ttl = &p->job->spec.ttl_after_finished_s;
@@ -174,7 +192,7 @@ void tidy_up(struct pass *p)
     }
     if (p->job->spec.clean_pod_policy == CLEAN_ALL)
         (void)delete_pods(p, PODS_ALL, "the job is over and cleanPodPolicy is All");
-    else if (p->job->spec.clean_pod_policy == CLEAN_RUNNING)
+    else if (p->job->spec.clean_pod_policy == CLEAN_RUNNING && !ranks_are_leaving(p))
         (void)delete_pods(p, PODS_LIVE | PODS_LEFTOVER, "the job is over and cleanPodPolicy is Running");
     else
         (void)delete_pods(p, PODS_LEFTOVER, "it belongs to an attempt that is over");

@@ -292,10 +292,29 @@ Test(reconcile, clean_pod_policy_decides_what_stays)
         w->job->spec.clean_pod_policy = CLEAN[i].policy;
         world_exit(w, ROLE_CHIEF, 0, 0);
         (void)world_settle(w);
+        w->now_ms += 5000; /* the others had their time to leave by themselves */
+        (void)world_settle(w);
         cr_expect(w->pod_count == CLEAN[i].left, "case %s: %zu", CLEAN[i].name, w->pod_count);
         cr_expect(w->status->roles[ROLE_CHIEF].succeeded == 1, "case %s", CLEAN[i].name);
         world_free(w);
     }
+}
+
+Test(reconcile, ranks_that_were_released_end_by_themselves_and_keep_their_logs)
+{
+    struct world *w = world_running(fixture_job(1, 0, 2, 0, 0));
+
+    world_exit(w, ROLE_CHIEF, 0, 0);
+    (void)world_settle(w);
+    expect_phase(w, PHASE_SUCCEEDED);
+    cr_expect(w->pod_count == 3);
+    world_exit(w, ROLE_WORKER, 0, 0);
+    world_exit(w, ROLE_WORKER, 1, 0);
+    w->now_ms += 10000;
+    (void)world_settle(w);
+    cr_expect(w->pod_count == 3, "what has ended well is kept: %zu", w->pod_count);
+    cr_expect(w->status->roles[ROLE_WORKER].succeeded == 2);
+    world_free(w);
 }
 
 Test(reconcile, ttl_deletes_the_job_and_nothing_else)
@@ -305,10 +324,12 @@ Test(reconcile, ttl_deletes_the_job_and_nothing_else)
     w->job->spec.ttl_after_finished_s = optional(3600);
     world_exit(w, ROLE_CHIEF, 0, 0);
     (void)world_settle(w);
+    w->now_ms += 5000;
+    (void)world_settle(w);
     auto_free char *before = world_plan(w);
     auto_free char *requeue = xasprintf("requeue %lld\n", (long long)(w->status->completion_ms + 3600000));
     cr_expect(strstr(before, requeue) != NULL, "%s", before);
-    w->now_ms += 3599999;
+    w->now_ms += 3594999;
     cr_expect(!world_step(w) && !w->job_deleted);
     w->now_ms += 1;
     int deleted = w->deleted;
