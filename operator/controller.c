@@ -361,7 +361,9 @@ enum caller controller_check_caller(struct controller *c, const char *ns, const 
     control_token(s->job_key, s->uid, right);
     bool same = strlen(token) == strlen(right) && crypto_equal(token, right, strlen(right));
     crypto_wipe(right, sizeof right);
-    return same ? CALLER_RIGHT : CALLER_WRONG;
+    if (!same)
+        return CALLER_WRONG;
+    return controller_may_write(c) ? CALLER_RIGHT : CALLER_LATER; /* behind the Service is another one, who leads */
 }
 
 /* Something that is to be acted on, and not only shown. */
