@@ -42,6 +42,7 @@ enum peer_type {
     PEER_FORM = 32, PEER_START = 33, PEER_ABORT = 34, PEER_RELEASE = 35, PEER_LEAVE = 36, PEER_COMMAND = 37,
     /* ENGINE (binary, sidecar/ring/negotiate.h) */
     PEER_ANNOUNCE = 64, PEER_GO = 65, PEER_OP_ERROR = 66,
+    PEER_LEFT = 68,           /* member → rank 0: its training process has ended well, or is there again */
     PEER_LOST = 67,           /* either way: the group has ended; rank 0 passes it on to everyone, so all ranks say the same */
     /* DATA (raw elements) */
     PEER_CHUNK = 96,

@@ -75,15 +75,23 @@ static void refuse(struct client *c, uint64_t id, enum shm_status status, const 
 
 /* ---- requests ---- */
 
+static void request_free(struct request *q)
+{
+    free(q->splits);
+    free(q);
+}
+
 void request_add(struct engine *g, struct request *q)
 {
+    char key[NEGOTIATE_KEY_MAX];
+
     q->submitted_ns = clock_mono_ns();
-    q->sig = signature_of(&q->r);
+    q->sig = signature_of(&q->r, q->splits);
     q->next = NULL;
     q->link = g->requests_end;
     *g->requests_end = q;
     g->requests_end = &q->next;
-    namemap_put(&g->by_name, q->r.name, q);
+    namemap_put(&g->by_name, name_key(q->r.set, q->r.name, key), q);
     if (q->client != NULL)
         q->client->in_flight++;
 }
@@ -91,23 +99,25 @@ void request_add(struct engine *g, struct request *q)
 void request_end(struct engine *g, struct request *q, enum shm_status status, const char *text, uint64_t out_offset,
                  uint64_t out_count)
 {
+    char key[NEGOTIATE_KEY_MAX];
+
     *q->link = q->next;
     if (q->next != NULL)
         q->next->link = q->link;
     else
         g->requests_end = q->link;
-    (void)namemap_remove(&g->by_name, q->r.name);
+    (void)namemap_remove(&g->by_name, name_key(q->r.set, q->r.name, key));
 
     if (q->client == NULL) {
         selftest_ended(g, q, status, out_count);
     } else {
         struct shm_reply reply = { .id = q->r.id, .status = status, .out_offset = out_offset, .out_count = out_count,
-                                   .size = status == SHM_OK && g->group != NULL ? (uint32_t)g->group->size : 0 };
+                                   .size = status == SHM_OK ? (uint32_t)q->members : 0 };
         (void)snprintf(reply.text, sizeof reply.text, "%s", text != NULL ? text : "");
         q->client->in_flight--;
         client_reply(q->client, &reply);
     }
-    free(q);
+    request_free(q);
 }
 
 void requests_fail(struct engine *g, uint64_t fence, enum shm_status status, const char *text)
@@ -128,37 +138,61 @@ static bool is_over(const struct engine *g, const struct client *c, char ret_tex
     return true;
 }
 
+/* Copied before anything is looked at: the client could change it between the check and the use. */
+static int copy_splits(const struct client *c, struct request *q, struct error *e)
+{
+    if (q->r.splits == 0)
+        return 0;
+    q->splits = xcalloc(q->r.splits, sizeof *q->splits);
+    memcpy(q->splits, c->base + q->r.splits_offset, q->r.splits * sizeof *q->splits);
+    return shm_splits_check(&q->r, q->splits, 0, e);
+}
+
+/* A request that can be carried out, or NULL: e says why not. */
+static struct request *request_new(struct engine *g, struct client *c, const struct shm_request *r, struct error *e)
+{
+    char key[NEGOTIATE_KEY_MAX];
+
+    if (shm_request_check(&c->layout, r, group_is_ready(g, c->fence) ? g->group->size : 0, e) < 0)
+        return NULL;
+    if (namemap_get(&g->by_name, name_key(r->set, r->name, key)) != NULL) {
+        (void)error_set(e, ERROR_INVALID, "\"%s\" is already in flight on this rank: wait for it, or give every tensor a name of its "
+                        "own", r->name);
+        return NULL;
+    }
+    struct request *q = xcalloc(1, sizeof *q);
+    q->client = c;
+    q->r = *r;
+    if (shm_dtype_size(r->dtype) > 0 && r->count > 0 && shm_op_moves_data(r->op)) { /* else the offsets mean nothing */
+        q->in = c->base + r->in_offset;
+        q->out = shm_op_has_result(r->op) ? NULL : c->base + r->out_offset;
+    }
+    if (copy_splits(c, q, e) < 0) {
+        request_free(q);
+        return NULL;
+    }
+    return q;
+}
+
 static void take_request(struct engine *g, struct client *c, const struct shm_request *r)
 {
     struct error e = ERROR_INIT;
     char text[SHM_TEXT_MAX];
-    int32_t size = group_is_ready(g, c->fence) ? g->group->size : 0;
 
     if (r->op == SHM_OP_FREE) {
         if (!results_free(&c->results, r->in_offset))
             log_debug("a client handed back a result that it does not have", KVI("offset", r->in_offset));
         return;
     }
-    if (shm_request_check(&c->layout, r, size, &e) < 0) {
+    struct request *q = request_new(g, c, r, &e);
+    if (q == NULL) {
         refuse(c, r->id, SHM_INVALID, e.text);
         return;
     }
     if (is_over(g, c, text)) {
+        request_free(q);
         refuse(c, r->id, SHM_PEER_LOST, text);
         return;
-    }
-    if (namemap_get(&g->by_name, r->name) != NULL) {
-        (void)snprintf(text, sizeof text, "\"%s\" is already in flight on this rank: wait for it, or give every tensor a name of "
-                       "its own", r->name);
-        refuse(c, r->id, SHM_INVALID, text);
-        return;
-    }
-    struct request *q = xcalloc(1, sizeof *q);
-    q->client = c;
-    q->r = *r;
-    if (r->op != SHM_OP_BARRIER && r->count > 0) { /* else the offsets were not checked and mean nothing */
-        q->in = c->base + r->in_offset;
-        q->out = r->op == SHM_OP_ALLGATHER ? NULL : c->base + r->out_offset;
     }
     request_add(g, q);
     if (group_is_ready(g, c->fence))
@@ -244,6 +278,7 @@ void clients_add(struct engine *g, struct client *c)
 
     c->next = g->clients;
     g->clients = c;
+    order_left(g, false);
     c->again = loop_timer_new(g->loop, on_again, c);
     if (loop_add(g->loop, c->fds[1], LOOP_READ, on_doorbell, c, &c->source, &e) < 0) {
         log_error_from("a client cannot be served", &e);

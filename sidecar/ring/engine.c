@@ -68,7 +68,9 @@ static void on_notice(void *ctx, int fd, unsigned events)
     free(n);
     if (copy.kind == NOTICE_FORMED)
         g->events.on_formed(g->events.ctx, copy.fence, copy.ok, copy.seconds);
-    else
+    else if (copy.kind == NOTICE_STALL && g->events.on_stall != NULL)
+        g->events.on_stall(g->events.ctx, copy.fence, copy.rank, copy.text);
+    else if (copy.kind == NOTICE_LOST)
         g->events.on_lost(g->events.ctx, copy.fence, copy.rank, copy.text);
 }
 
@@ -198,6 +200,16 @@ void engine_detach(struct engine *g, uint64_t client)
     loop_post(g->loop, call_detach, call);
 }
 
+static void call_left(void *ctx)
+{
+    order_left(ctx, true);
+}
+
+void engine_left(struct engine *g)
+{
+    loop_post(g->loop, call_left, g);
+}
+
 /* ---- a client's memory ---- */
 
 /* Sealed against shrinking: reading beyond the end of a file that the client cut off would kill us with SIGBUS. Pages are taken
@@ -263,7 +275,8 @@ static void on_again(void *ctx)
 
 static int check_options(const struct engine_options *o, struct error *e)
 {
-    if (o->arena_bytes < 0 || o->results_bytes < 0 || o->connect_timeout_ms < 0 || o->chunk_bytes < 0)
+    if (o->arena_bytes < 0 || o->results_bytes < 0 || o->connect_timeout_ms < 0 || o->chunk_bytes < 0 ||
+        o->stall_warning_ms < 0 || o->stall_shutdown_ms < 0)
         return error_set(e, ERROR_INVALID, "engine options must not be negative");
     struct shm_header layout;
     if (shm_layout(&layout, 0, CLIENT_SQ_ENTRIES, CLIENT_CQ_ENTRIES, (uint64_t)o->arena_bytes, (uint64_t)o->results_bytes) == 0)

@@ -46,6 +46,8 @@ struct engine_stats {
 struct engine_events {
     void (*on_formed)(void *ctx, uint64_t fence, int self_test_ok, double seconds);
     void (*on_lost)(void *ctx, uint64_t fence, int32_t rank /* -1 unknown */, const char *text);
+    /* Rank 0 only; may be NULL. A collective has waited for stall_warning_ms; once for each. `rank` is the first that is missing. */
+    void (*on_stall)(void *ctx, uint64_t fence, int32_t rank, const char *text);
     void *ctx;
 };
 
@@ -55,6 +57,8 @@ struct engine_options {
     int64_t arena_bytes, results_bytes;   /* of each client's shared memory, taken as it is touched; 0: 256 MiB, 64 MiB */
     int64_t connect_timeout_ms;           /* for forming, self-test included; 0: 30 s */
     int32_t chunk_bytes;                  /* of a DATA frame, as rank 0 has it; 0: 128 KiB */
+    int64_t stall_warning_ms;             /* a collective that some ranks have sent and others not for so long: on_stall; 0: never */
+    int64_t stall_shutdown_ms;            /* ... ends the group; 0: never */
 };
 
 MUST_CHECK int engine_new(struct loop *loop, const struct engine_options *options, const struct engine_events *events,
@@ -68,6 +72,9 @@ void engine_abort(struct engine *g, uint64_t fence, const char *text);
  * does not close them). ret_client identifies it in engine_detach. */
 MUST_CHECK int engine_attach(struct engine *g, uint64_t fence, uint64_t *ret_client, int ret_fds[3], uint64_t *ret_shm_bytes, struct error *e);
 void engine_detach(struct engine *g, uint64_t client);
+/* This rank's training process has ended well: collectives that wait for this rank, now or later, fail on the others, at once
+ * and by its name. It holds until a client attaches or another group forms. */
+void engine_left(struct engine *g);
 void engine_stats_read(struct engine *g, struct engine_stats *ret_stats);
 void engine_free(struct engine *g); /* ends the thread; requests in flight end with SHM_SHUTDOWN; no callback comes afterwards */
 

@@ -5,7 +5,9 @@
  *   engine.c    the facade: thread, posted calls, notices to the main loop, statistics
  *   clients.c   shared memory of the training processes: requests in, replies out
  *   group.c     connections to the other ranks: forming, losing
- *   execute.c   from announcements to finished collectives, in GO order
+ *   order.c     from requests to GO lists: announcing, what rank 0 sends, refusals, stalls
+ *   buffers.c   a list's data: where it comes from and goes to, packing, scaling
+ *   execute.c   lists become finished collectives, in GO order
  *   selftest.c  the known all-reduce and all-gather at each forming
  */
 #ifndef SIDECAR_RING_ENGINE_PRIVATE_H
@@ -55,6 +57,10 @@ struct request {
     const uint8_t *in;
     uint8_t *out;                   /* all-gather: NULL, the engine finds the place; its own: room for out_capacity elements */
     uint64_t out_capacity;
+    uint64_t *splits;               /* r.splits of them, checked; owned */
+    uint64_t answer;                /* operations without data: out_count of the reply, and how they end */
+    enum shm_status verdict;
+    int32_t members, set_size;      /* ranks that take part, and of the set; 0: not told to start yet */
     bool announced;
     int64_t submitted_ns, go_ns;    /* go_ns 0: not told to start yet */
     struct request *next, **link;   /* engine.requests, in the order submitted */
@@ -77,9 +83,11 @@ struct group {
     int32_t *everyone;              /* 0, 1, ..., size - 1: the members of what all ranks take part in */
     struct stream **streams;        /* rank 0: by rank, [0] unused; others: [0] is rank 0 */
     struct negotiation *negotiation; /* rank 0 */
-    struct name_cache *cache;
+    struct process_sets *sets;
     struct buf announcements;       /* not yet sent */
     uint64_t last_sequence;         /* of the lists that rank 0 has sent */
+    bool has_left;                  /* rank 0 was told that this rank's training process has ended well */
+    struct loop_timer *stalls;      /* rank 0 */
     struct selftest *selftest;
 };
 
@@ -88,10 +96,12 @@ struct running {
     bool active;
     struct go_list list;
     struct request **requests;      /* of the entries */
-    uint64_t *block_offset;
-    uint64_t out_offset, out_count; /* all-gather */
+    uint64_t *offsets;              /* what the plan's offsets point to */
+    bool has_result;                /* in the results area: */
+    uint64_t out_offset, out_count;
     uint8_t *copy_to;               /* where `work` goes when it is done (in place), or NULL */
-    bool no_space;                  /* all-gather: takes part, but has nowhere to put the result */
+    bool no_space;                  /* takes part, but has nowhere to put the result */
+    uint8_t *result;                /* reduce-scatter: where it is, for what is left to do to it */
     int64_t began_ns;
 };
 
@@ -99,7 +109,7 @@ struct pending { int fd; struct peer_hello hello; struct pending *next; };
 struct go_waiting { struct go_list list; uint32_t chunk_bytes; struct go_waiting *next; };
 
 struct notice {
-    enum { NOTICE_FORMED, NOTICE_LOST } kind;
+    enum { NOTICE_FORMED, NOTICE_LOST, NOTICE_STALL } kind;
     uint64_t fence;
     int32_t rank;
     int ok;
@@ -127,7 +137,7 @@ struct engine {
     struct loop *loop;              /* the engine's */
     struct client *clients;
     struct request *requests, **requests_end;
-    struct namemap by_name;         /* of requests */
+    struct namemap by_name;         /* of requests, by name_key */
     struct group *group;
     uint64_t top_fence;             /* highest that was formed or aborted: only a higher one can form */
     uint64_t over_fence;            /* requests of clients up to this fence end with over_text */
@@ -171,13 +181,23 @@ void pending_free(struct engine *g);
 /* Ends the group: "peer lost: rank 2 (worker-1): why". rank -1: `why` is the whole text. */
 void group_lost(struct engine *g, int32_t rank, const char *why);
 void group_lost_as(struct engine *g, int32_t rank, const char *text); /* the whole text, as another rank put it */
+bool group_is_alive(const struct engine *g);
 bool group_is_ready(const struct engine *g, uint64_t client_fence); /* can requests of such a client be announced? */
 void group_tested(struct engine *g, bool ok);
 
-/* execute.c */
+/* order.c */
 void execute_announce(struct engine *g, struct request *q);
-void execute_flush(struct engine *g); /* sends what was announced; starts what can start */
 void execute_frame(struct engine *g, int32_t from, const struct peer_frame *frame, const uint8_t *payload);
+void order_flush(struct engine *g);   /* sends what was announced; rank 0: what can go */
+void order_left(struct engine *g, bool left);
+void order_watch(struct engine *g);   /* rank 0, once the group is formed: looks for what stalls */
+
+/* buffers.c */
+int buffers_prepare(struct engine *g, struct collective_plan *plan); /* of the running list; -1: no memory */
+void buffers_finish(struct engine *g); /* the collective is done (of one member: was nothing to do) */
+
+/* execute.c */
+void execute_flush(struct engine *g); /* sends what was announced; starts what can start */
 void execute_advance(struct engine *g);
 void execute_drop(struct engine *g);  /* forgets the queue and the running collective */
 

@@ -57,6 +57,11 @@ static void spread(struct group *p, int32_t rank, const char *text)
 
 /* The connections stay open until the next round forms: a rank that has not heard of the loss yet must not take us for the one
  * that is lost. */
+bool group_is_alive(const struct engine *g)
+{
+    return g->group != NULL && g->group->state != GROUP_LOST;
+}
+
 void group_lost_as(struct engine *g, int32_t rank, const char *text)
 {
     struct group *p = g->group;
@@ -109,7 +114,8 @@ void group_free(struct engine *g)
         stream_free(p->streams[i]);
     loop_timer_free(p->deadline);
     negotiation_free(p->negotiation);
-    name_cache_free(p->cache);
+    process_sets_free(p->sets);
+    loop_timer_free(p->stalls);
     selftest_free(p->selftest);
     buf_release(&p->announcements);
     free(p->everyone);
@@ -176,6 +182,7 @@ void group_tested(struct engine *g, bool ok)
     log_info("ring formed", KVI("round", FENCE_ROUND(p->fence)), KVI("rank", p->rank), KVI("size", p->size),
              KV("self_test", ok ? "ok" : "failed"), KVI("ms", clock_mono_ms() - p->began_ms));
     engine_notify(g, &n);
+    order_watch(g);
     for (struct request *q = g->requests, *next; q != NULL; q = next) {
         next = q->next; /* one that turns out to be wrong is answered, and gone */
         if (q->client != NULL && q->client->fence == p->fence && !q->announced)
@@ -388,9 +395,9 @@ static struct group *group_new(struct engine *g, const struct ring_plan *plan)
     struct mesh_events events = { .on_ready = on_mesh_ready, .on_lost = on_mesh_lost, .ctx = g };
     p->mesh = mesh_new(g->loop, &shape, &events);
     p->streams = xcalloc(size, sizeof *p->streams);
-    p->cache = name_cache_new();
+    p->sets = process_sets_new(p->size);
     if (p->rank == 0)
-        p->negotiation = negotiation_new(p->size, p->names);
+        p->negotiation = negotiation_new(p->size, p->names, p->sets);
     p->deadline = loop_timer_new(g->loop, on_deadline, g);
     return p;
 }

@@ -20,7 +20,7 @@ import threading
 import numpy as np
 
 MAGIC, VERSION = 0x314D5252, 1
-SHM_MAGIC = 0x4D48534D52
+SHM_MAGIC, SHM_VERSION = 0x4D48534D52, 2
 SLOT_MAGIC = 0x544F4C534D52
 CLIENT_HELLO, REPORT, SLOTS, STAGED, RESTORE, FLUSH, FINISHED = 32, 33, 34, 35, 36, 37, 38
 CLIENT_READY, SLOTS_READY, RESTORE_READY, FLUSHED, COMMITTED, REFUSED = 48, 49, 50, 51, 52, 53
@@ -31,7 +31,7 @@ STATUS_OK, PEER_LOST, MISMATCH, INVALID = 0, 1, 2, 3
 SLOT_EMPTY, SLOT_WRITING, SLOT_STAGED, SLOT_PERSISTING, SLOT_COMMITTED = 0, 1, 2, 3, 4
 
 HEADER = struct.Struct("<QIIQIIQQQQQQ")  # struct shm_header up to the indices
-REQUEST = struct.Struct("<QHHHHiIQQQQdd128s")
+REQUEST = struct.Struct("<QHHHHiIQQQQdd128sQIIQ64s")
 REPLY = struct.Struct("<QIIQQ256s")
 SQ_HEAD, SQ_TAIL, SQ_WAITING, CQ_HEAD, CQ_TAIL, CQ_WAITING, PROGRESS = (128 + 64 * i for i in range(7))
 SLOT_STATE, SLOT_STEP, SLOT_FENCE, SLOT_BYTES = 64, 128, 192, 256
@@ -62,7 +62,7 @@ class Client:
         os.ftruncate(self.fd, total)
         self.memory = mmap.mmap(self.fd, total)
         HEADER.pack_into(
-            self.memory, 0, job.shm_magic, 1, 0, job.fence, job.entries, job.entries,
+            self.memory, 0, job.shm_magic, SHM_VERSION, 0, job.fence, job.entries, job.entries,
             sq_offset, cq_offset, arena, job.arena_bytes, results, job.results_bytes,
         )  # fmt: skip
         self.sq_offset, self.cq_offset = sq_offset, cq_offset
@@ -84,7 +84,10 @@ class Client:
             head = self.word(SQ_HEAD)
             fields = REQUEST.unpack_from(self.memory, self.sq_offset + head % self.job.entries * REQUEST.size)
             self.set_word(SQ_HEAD, head + 1)
-            names = "id op dtype redop _ root _2 count row in_offset out_offset prescale postscale name"
+            names = (
+                "id op dtype redop _ root set count row in_offset out_offset prescale postscale name "
+                "splits_offset splits _2 shape_hash shape"
+            )
             request = dict(zip(names.split(), fields))
             request["name"] = request["name"].split(b"\0")[0].decode()
             yield request

@@ -58,6 +58,8 @@ static double load(const uint8_t *at, enum shm_dtype t)
         if ((h & 0x7c00) == 0)
             return (h & 0x8000 ? -1 : 1) * ldexp(h & 0x3ff, -24);
         return (h & 0x8000 ? -1 : 1) * ldexp(0x400 | (h & 0x3ff), (h >> 10 & 31) - 25);
+    case SHM_U16: memcpy(&h, at, 2); return h;
+    case SHM_I16: memcpy(&h, at, 2); return (int16_t)h;
     }
     return 0;
 }
@@ -84,6 +86,7 @@ static void store(uint8_t *at, enum shm_dtype t, int value)
         }
         memcpy(at, &h, 2);
         break;
+    case SHM_U16: case SHM_I16: memcpy(at, &(int16_t){ (int16_t)value }, 2); break;
     }
 }
 
@@ -548,11 +551,15 @@ static const struct bad_request {
                                                .in_offset = UINT64_MAX - 3, .name = "x" } },
     { "unknown operation", "unknown operation", { .op = 77, .dtype = SHM_F32, .name = "x" } },
     { "unknown dtype", "unknown dtype", { .op = SHM_OP_BROADCAST, .dtype = 12, .name = "x" } },
-    { "unknown reduction", "unknown reduction", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = 9, .name = "x" } },
-    { "average of integers", "floating", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_I32, .redop = SHM_AVERAGE, .prescale = 1,
-                                           .postscale = 1, .name = "x" } },
-    { "scaled integers", "floating", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_I32, .redop = SHM_SUM, .prescale = 2, .postscale = 1,
+    { "unknown reduction", "is no reduction", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = 9, .name = "x" } },
+    { "adasum of integers", "floating", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_I32, .redop = SHM_ADASUM, .prescale = 1,
+                                          .postscale = 1, .name = "x" } },
+    { "sum of int16", "not reduced", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_I16, .redop = SHM_SUM, .prescale = 1, .postscale = 1,
                                        .name = "x" } },
+    { "splits that are not there", "outside", { .op = SHM_OP_ALLTOALL, .dtype = SHM_F32, .splits = 2, .name = "x" } },
+    { "no splits", "list of 0 ranks", { .op = SHM_OP_REDUCESCATTER, .dtype = SHM_F32, .redop = SHM_SUM, .name = "x" } },
+    { "a set that is not there", "no process set 9", { .op = SHM_OP_BARRIER, .set = 9, .name = "x" } },
+    { "join in a set", "all ranks have to take part", { .op = SHM_OP_JOIN, .set = 9, .name = "x" } },
     { "sum of bool", "bool", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_BOOL, .redop = SHM_SUM, .name = "x" } },
     { "no name", "name is empty", { .op = SHM_OP_BARRIER } },
     { "a control character in the name", "control character", { .op = SHM_OP_BARRIER, .name = "\1self-test all-reduce" } },

@@ -110,3 +110,94 @@ Test(shm, every_dtype_and_reduction_has_a_name_and_nothing_else_has)
     cr_expect_str_eq(shm_op_name(SHM_OP_FREE), "free");
     cr_expect_str_eq(shm_op_name(99), "unknown operation");
 }
+
+/* What goes with what: the table in shm.h. */
+Test(shm, reductions_fit_the_dtype)
+{
+    static const struct { uint16_t dtype; const char *sum_product, *average, *min_max, *adasum, *scaled; } rows[] = {
+        { SHM_U8, "y", "y", "y", "n", "y" },   { SHM_I8, "y", "y", "y", "n", "y" },   { SHM_I32, "y", "y", "y", "n", "y" },
+        { SHM_I64, "y", "y", "y", "n", "y" },  { SHM_F16, "y", "y", "y", "y", "y" },  { SHM_BF16, "y", "y", "y", "y", "y" },
+        { SHM_F32, "y", "y", "y", "y", "y" },  { SHM_F64, "y", "y", "y", "y", "y" },  { SHM_BOOL, "n", "n", "y", "n", "n" },
+        { SHM_U16, "n", "n", "n", "n", "n" },  { SHM_I16, "n", "n", "n", "n", "n" },
+    };
+    struct shm_header h = layout_of();
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        for (uint16_t redop = SHM_SUM; redop <= SHM_ADASUM; redop++) {
+            const char *want = redop == SHM_SUM || redop == SHM_PRODUCT ? rows[i].sum_product
+                             : redop == SHM_AVERAGE ? rows[i].average : redop == SHM_ADASUM ? rows[i].adasum : rows[i].min_max;
+            struct shm_request r = { .op = SHM_OP_ALLREDUCE, .dtype = rows[i].dtype, .redop = redop, .prescale = 1, .postscale = 1,
+                                     .name = "x" };
+            struct error e = ERROR_INIT;
+            cr_expect((shm_request_check(&h, &r, 4, &e) == 0) == (want[0] == 'y'), "%s of %s: %s", shm_redop_name(redop),
+                      shm_dtype_name(rows[i].dtype), e.text);
+            r.prescale = 2;
+            bool scaled = want[0] == 'y' && rows[i].scaled[0] == 'y';
+            cr_expect((shm_request_check(&h, &r, 4, &e) == 0) == scaled, "scaled %s of %s", shm_redop_name(redop),
+                      shm_dtype_name(rows[i].dtype));
+        }
+    }
+}
+
+static const struct { const char *name; struct shm_request r; uint64_t splits[3]; int32_t size; const char *says; } SPLITS[] = {
+    { "all of it", { .op = SHM_OP_REDUCESCATTER, .splits = 3, .count = 10 }, { 4, 3, 3 }, 3, NULL },
+    { "nothing", { .op = SHM_OP_REDUCESCATTER, .splits = 3, .count = 0 }, { 0, 0, 0 }, 3, NULL },
+    { "too little", { .op = SHM_OP_REDUCESCATTER, .splits = 3, .count = 10 }, { 4, 3, 2 }, 3, "sum up to 9 of the tensor's 10" },
+    { "too much", { .op = SHM_OP_ALLTOALL, .splits = 2, .count = 10, .row_elements = 1 }, { 4, 7 }, 2, "more than the tensor's 10" },
+    { "around the end", { .op = SHM_OP_ALLTOALL, .splits = 2, .count = 10, .row_elements = 1 }, { UINT64_MAX, 11 }, 2, "more than" },
+    { "half a row", { .op = SHM_OP_ALLTOALL, .splits = 2, .count = 6, .row_elements = 3 }, { 2, 4 }, 2, "whole number of rows of 3" },
+    { "rows of nothing", { .op = SHM_OP_ALLTOALL, .splits = 2, .count = 0, .row_elements = 0 }, { 0, 0 }, 2, NULL },
+    { "a set", { .op = SHM_OP_SET_ADD, .splits = 3 }, { 0, 2, 3 }, 4, NULL },
+    { "a set before the size is known", { .op = SHM_OP_SET_ADD, .splits = 2 }, { 7, 9 }, 0, NULL },
+    { "a rank that is not there", { .op = SHM_OP_SET_ADD, .splits = 2 }, { 0, 4 }, 4, "rank 4 at place 1" },
+    { "a rank twice", { .op = SHM_OP_SET_ADD, .splits = 2 }, { 1, 1 }, 4, "each once" },
+    { "backwards", { .op = SHM_OP_SET_ADD, .splits = 2 }, { 1, 0 }, 4, "ascending" },
+    { "a rank beyond all", { .op = SHM_OP_SET_ADD, .splits = 1 }, { UINT64_MAX }, 0, "rank 18446744073709551615" },
+};
+
+Test(shm, splits_are_held_against_the_tensor)
+{
+    for (size_t i = 0; i < COUNT(SPLITS); i++) {
+        struct error e = ERROR_INIT;
+        int got = shm_splits_check(&SPLITS[i].r, SPLITS[i].splits, SPLITS[i].size, &e);
+        cr_expect((got == 0) == (SPLITS[i].says == NULL), "case %s: %s", SPLITS[i].name, e.text);
+        cr_expect(SPLITS[i].says == NULL || strstr(e.text, SPLITS[i].says) != NULL, "case %s: %s", SPLITS[i].name, e.text);
+    }
+}
+
+Test(shm, lists_of_splits_must_lie_in_the_arena)
+{
+    static const struct { const char *name; uint16_t op; uint32_t splits; int64_t at; bool good; } rows[] = {
+        { "at its begin", SHM_OP_REDUCESCATTER, 4, 0, true },
+        { "at its end", SHM_OP_ALLTOALL, 4, AREA - 32, true },
+        { "over its end", SHM_OP_ALLTOALL, 4, AREA - 24, false },
+        { "before it", SHM_OP_ALLTOALL, 4, -8, false },
+        { "misaligned", SHM_OP_ALLTOALL, 4, 4, false },
+        { "none", SHM_OP_ALLTOALL, 0, 0, false },
+        { "too many", SHM_OP_SET_ADD, SHM_RANKS_MAX + 1, 0, false },
+        { "where none belong", SHM_OP_ALLREDUCE, 4, 0, false },
+    };
+    struct shm_header h = layout_of();
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct shm_request r = { .op = rows[i].op, .dtype = SHM_F32, .redop = SHM_SUM, .prescale = 1, .postscale = 1, .name = "x",
+                                 .splits = rows[i].splits, .splits_offset = h.arena_offset + (uint64_t)rows[i].at };
+        struct error e = ERROR_INIT;
+        cr_expect((shm_request_check(&h, &r, 4, &e) == 0) == rows[i].good, "case %s: %s", rows[i].name, e.text);
+    }
+}
+
+Test(shm, what_concerns_all_ranks_is_of_no_process_set)
+{
+    static const uint16_t ops[] = { SHM_OP_JOIN, SHM_OP_SET_ADD, SHM_OP_SET_REMOVE };
+    struct shm_header h = layout_of();
+
+    for (size_t i = 0; i < COUNT(ops); i++) {
+        struct shm_request r = { .op = ops[i], .set = 1, .name = "x", .splits = ops[i] == SHM_OP_SET_ADD,
+                                 .splits_offset = h.arena_offset };
+        struct error e = ERROR_INIT;
+        cr_expect(shm_request_check(&h, &r, 4, &e) < 0 && strstr(e.text, "all ranks have to take part"), "%s", e.text);
+        r.set = 0;
+        cr_expect(shm_request_check(&h, &r, 4, &e) == 0, "%s", e.text);
+    }
+}
