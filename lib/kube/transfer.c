@@ -153,7 +153,8 @@ struct curl_slist *kube_transfer_set(CURL *easy, const struct kube_endpoint *at,
     SET(easy, CURLOPT_NOSIGNAL, 1L);
     SET(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     SET(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_2TLS);
-    SET(easy, CURLOPT_PIPEWAIT, 1L);
+    /* Without TLS there is no HTTP/2, and libcurl would let every request wait for the end of the first one: of a watch. */
+    SET(easy, CURLOPT_PIPEWAIT, strncmp(at->base, "https:", 6) == 0 ? 1L : 0L);
     SET(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
     SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     SET(easy, CURLOPT_TCP_KEEPIDLE, 15L);
