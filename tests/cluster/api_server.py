@@ -17,18 +17,18 @@ ETCD_PORT = 23990
 
 
 class ApiServer:
-    def __init__(self, state: pathlib.Path) -> None:
-        self.state = state
+    def __init__(self, state: pathlib.Path, port: int = PORT, etcd_port: int = ETCD_PORT) -> None:
+        self.state, self.port, self.etcd_port = state, port, etcd_port
         self.programs = binaries.ensure()
         self.pki = Pki(state)
         self.processes = Processes(state)
         names = ["DNS:localhost", "DNS:kubernetes.test", "IP:127.0.0.1"]
         self.pki.certificate("apiserver", "kube-apiserver", "", names)
-        self.kubeconfig = self.pki.kubeconfig("admin", f"https://127.0.0.1:{PORT}", "admin", "system:masters")
+        self.kubeconfig = self.pki.kubeconfig("admin", f"https://127.0.0.1:{port}", "admin", "system:masters")
 
     def start_etcd(self) -> None:
-        url = f"http://127.0.0.1:{ETCD_PORT}"
-        peer = f"http://127.0.0.1:{ETCD_PORT + 1}"
+        url = f"http://127.0.0.1:{self.etcd_port}"
+        peer = f"http://127.0.0.1:{self.etcd_port + 1}"
         self.processes.start("etcd", [
             self.programs / "etcd", "--data-dir", self.state / "etcd", "--unsafe-no-fsync", "--log-level", "warn",
             "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer,
@@ -37,8 +37,8 @@ class ApiServer:
     def start(self) -> None:
         self.start_etcd()
         self.processes.start("kube-apiserver", [
-            self.programs / "kube-apiserver", "--etcd-servers", f"http://127.0.0.1:{ETCD_PORT}", "--bind-address", "127.0.0.1",
-            "--secure-port", str(PORT), "--service-cluster-ip-range", "10.97.0.0/16", "--authorization-mode", "RBAC",
+            self.programs / "kube-apiserver", "--etcd-servers", f"http://127.0.0.1:{self.etcd_port}", "--bind-address", "127.0.0.1",
+            "--secure-port", str(self.port), "--service-cluster-ip-range", "10.97.0.0/16", "--authorization-mode", "RBAC",
             "--disable-admission-plugins", "ServiceAccount", "--endpoint-reconciler-type", "none",
             "--client-ca-file", self.pki.path("ca.crt"), "--tls-cert-file", self.pki.path("apiserver.crt"),
             "--tls-private-key-file", self.pki.path("apiserver.key"), "--service-account-issuer", "https://kubernetes.default.svc",
@@ -48,6 +48,12 @@ class ApiServer:
             wait_for("the API server is ready", lambda: ok(ready), 90)
         except ClusterError as error:
             raise ClusterError(f"{error}; its log ends:\n{self.processes.tail('kube-apiserver')}") from error
+
+    def start_controllers(self, *names: str) -> None:
+        """Those of the controller manager that a test needs, for example garbage-collector-controller."""
+        self.processes.start("kube-controller-manager", [
+            self.programs / "kube-controller-manager", "--kubeconfig", self.kubeconfig, "--controllers", ",".join(names), "--leader-elect=false",
+            "--secure-port", "0"])
 
     def kill(self) -> None:
         """As the kernel does when memory is out."""
@@ -60,7 +66,7 @@ class ApiServer:
         os.kill(self.processes.pid("kube-apiserver"), signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def _etcd(self, path: str, body: dict) -> dict:
-        request = urllib.request.Request(f"http://127.0.0.1:{ETCD_PORT}{path}", json.dumps(body).encode(), method="POST")
+        request = urllib.request.Request(f"http://127.0.0.1:{self.etcd_port}{path}", json.dumps(body).encode(), method="POST")
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
@@ -75,6 +81,6 @@ class ApiServer:
     def stop(self) -> None:
         if self.processes.pid("kube-apiserver") is not None:
             self.freeze(False)
-        for name in ("kube-apiserver", "etcd"):
+        for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
             self.processes.stop(name, 3)
         shutil.rmtree(self.state, ignore_errors=True)
