@@ -433,7 +433,7 @@ def _object_of(line: bytes) -> str:
 class TcpProxy:
     """Carries bytes and, while it is `on`, cuts: in the handshake, in the middle, by FIN and by RST; and delays."""
 
-    def __init__(self, proxies: Proxies, upstream_port: int, seed: int, mean_life_s: float = 4.0) -> None:
+    def __init__(self, proxies: Proxies, upstream_port: int, seed: int, mean_life_s: float = 1.5) -> None:
         self.proxies, self.upstream_port, self.random, self.mean_life_s, self.on = proxies, upstream_port, random.Random(seed), mean_life_s, True
         self.cuts = 0
         self.server = proxies.call(asyncio.start_server(self._serve, "127.0.0.1", 0))

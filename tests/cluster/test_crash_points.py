@@ -16,7 +16,7 @@ import pytest
 from fault_proxy import CrashAt
 from fault_world import ROOT, Operator, World, check_life, in_lanes, job, outcome
 
-LANES = int(os.environ.get("CRASH_LANES", "6"))
+LANES = int(os.environ.get("CRASH_LANES", "4"))
 ALL = os.environ.get("CRASH_POINTS") == "all"
 SAMPLE = 14          # writes of each life, when not all
 PORT = 18300
