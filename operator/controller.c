@@ -94,7 +94,7 @@ static void on_job(void *ctx, const struct kube_key *key, const void *before, co
     }
     if (!c->synced)
         return;
-    if (s != NULL && job != NULL && state_is_newer(s, job->version))
+    if (s != NULL && job != NULL && state_is_newer(s, job->version) && !state_is_stale(s, clock_mono_ms()))
         return; /* what we have replaced already */
     if (s != NULL && s->in_work && job != NULL && strcmp(s->uid, job->uid) == 0) {
         /* The watch may be faster than the reply to our own write: at the end of the look it is known whose this is. */

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 
 #define BUCKETS_FIRST 256
+#define FRESH_FOR_MS 30000
 
 struct state_table { struct job_state **buckets; size_t bucket_count, count; };
 
@@ -134,11 +135,12 @@ void state_clear_fresh(struct job_state *s)
     memset(s->older, 0, sizeof s->older);
 }
 
-void state_set_fresh(struct job_state *s, const char *written_version, const char *new_version, char *text)
+void state_set_fresh(struct job_state *s, const char *old_version, const char *new_version, char *text, int64_t now_ms)
 {
     char *older = s->older[s->older_next++ % STATE_OLDER_MAX];
 
-    (void)snprintf(older, KUBE_VERSION_MAX, "%s", written_version);
+    (void)snprintf(older, KUBE_VERSION_MAX, "%s", old_version);
+    s->fresh_ms = now_ms;
     free(s->fresh_text);
     s->fresh_text = text;
     (void)snprintf(s->fresh_version, sizeof s->fresh_version, "%s", new_version);
@@ -146,13 +148,22 @@ void state_set_fresh(struct job_state *s, const char *written_version, const cha
 
 bool state_is_newer(const struct job_state *s, const char *cache_version)
 {
+    int order;
+
     if (s->fresh_text == NULL)
         return false;
+    if (kube_version_order(s->fresh_version, cache_version, &order))
+        return order > 0;
     for (size_t i = 0; i < STATE_OLDER_MAX; i++) {
         if (s->older[i][0] != '\0' && strcmp(s->older[i], cache_version) == 0)
             return true;
     }
     return false;
+}
+
+bool state_is_stale(const struct job_state *s, int64_t now_ms)
+{
+    return s->fresh_text != NULL && now_ms - s->fresh_ms > FRESH_FOR_MS;
 }
 
 /* ---- our own pods ------------------------------------------------------------------------------------------------------ */

@@ -26,8 +26,10 @@ struct job_state {
     char uid[KUBE_UID_MAX];     /* of the job that this is about; another one under the name begins anew */
     bool in_work;
 
-    /* The job as our last status write left it, while the cache still shows what was before: versions in `older`. */
+    /* The job as our last status write left it, or as the API server told it when asked, while the cache still shows what was
+     * before; since when. `older`: the versions that were replaced, for servers whose versions are no numbers. */
     char *fresh_text, fresh_version[KUBE_VERSION_MAX];
+    int64_t fresh_ms;
     char older[STATE_OLDER_MAX][KUBE_VERSION_MAX];
     size_t older_next;
     char seen[KUBE_VERSION_MAX];/* what the cache showed while it was in work; "" = nothing new */
@@ -59,10 +61,13 @@ struct job_state *state_find(const struct state_table *t, const struct kube_key 
 void state_drop(struct state_table *t, const struct kube_key *key);                               /* not while it is in work */
 size_t state_count(const struct state_table *t);
 
-void state_set_fresh(struct job_state *s, const char *written_version, const char *new_version, char *text /* taken */);
+/* What is newer than `old_version`, which our write replaced or the cache showed; `text` is that of `new_version`. */
+void state_set_fresh(struct job_state *s, const char *old_version, const char *new_version, char *text /* taken */, int64_t now_ms);
 void state_clear_fresh(struct job_state *s);
-/* True when the cache's version is one that our own write has replaced: `fresh_text` is newer. */
+/* True when `fresh_text` is newer than the cache's version, however far the watch is behind. */
 bool state_is_newer(const struct job_state *s, const char *cache_version);
+/* True when it has been so for long: the watch hangs, or the cluster was restored from a backup and its versions went back. */
+bool state_is_stale(const struct job_state *s, int64_t now_ms);
 
 void state_own_add(struct job_state *s, const struct own_pod *pod);
 void state_own_forget(struct job_state *s, const char *uid, bool deleted);

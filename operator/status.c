@@ -67,7 +67,7 @@ static bool stored(struct work *w, struct kube_reply *reply)
         const char *version = kube_version(reply->object);
         const struct job_entry *cached = kube_cache_get(kube_informer_cache(w->scope->jobs), &w->key);
         if (cached == NULL || strcmp(cached->version, version) != 0)
-            state_set_fresh(w->state, w->version, version, job_text(reply->object));
+            state_set_fresh(w->state, w->version, version, job_text(reply->object), clock_mono_ms());
         else
             state_clear_fresh(w->state); /* the watch was faster */
         (void)snprintf(w->version, sizeof w->version, "%s", version);

@@ -123,7 +123,11 @@ static void on_read(void *ctx, struct kube_reply *reply)
     }
     w->object = TAKE(reply->object);
     w->state->must_read = false;
+    /* The next look begins with this, too, and not with what a watch that is behind still shows. */
+    const struct job_entry *cached = kube_cache_get(kube_informer_cache(w->scope->jobs), &w->key);
     state_clear_fresh(w->state);
+    if (cached != NULL && strcmp(cached->version, kube_version(w->object)) != 0)
+        state_set_fresh(w->state, cached->version, kube_version(w->object), job_text(w->object), clock_mono_ms());
     start(w);
 }
 
@@ -191,7 +195,7 @@ void work_begin(struct controller *c, const struct kube_key *key, const char *re
     struct work *w = work_new(c, scope, key, job->uid);
     struct job_state *s = w->state;
     const char *text = state_is_newer(s, job->version) ? s->fresh_text : job->text;
-    if (text != NULL && !s->must_read)
+    if (text != NULL && !s->must_read && !state_is_stale(s, clock_mono_ms()))
         read_text(w, text);
     else
         read_from_server(w);

@@ -46,6 +46,21 @@ const char *kube_version(const cJSON *object)
     return json_text(object, "metadata.resourceVersion", "");
 }
 
+static bool is_number(const char *version)
+{
+    return version[0] >= '1' && version[0] <= '9' && version[strspn(version, "0123456789")] == '\0';
+}
+
+bool kube_version_order(const char *a, const char *b, int *ret_order)
+{
+    size_t a_len = strlen(a), b_len = strlen(b);
+
+    if (!is_number(a) || !is_number(b))
+        return false;
+    *ret_order = a_len != b_len ? (a_len > b_len) - (a_len < b_len) : strcmp(a, b);
+    return true;
+}
+
 bool kube_deleting(const cJSON *object)
 {
     return json_text(object, "metadata.deletionTimestamp", NULL) != NULL;

@@ -2,8 +2,8 @@
  * object.h — what every Kubernetes object has: a resource it belongs to, a key, metadata. Pure.
  *
  * Objects are cJSON trees as the API server sent them. Lookups borrow from the tree and give "" or NULL for what is absent
- * or of another type: an object from the network is never trusted to have a shape. A resourceVersion is opaque text that is
- * only compared for equality.
+ * or of another type: an object from the network is never trusted to have a shape. A resourceVersion is opaque text; which of two
+ * is the newer one only kube_version_order says.
  */
 #ifndef KUBE_OBJECT_H
 #define KUBE_OBJECT_H
@@ -38,6 +38,9 @@ const char *kube_name(const cJSON *object);             /* metadata.name, "" whe
 const char *kube_namespace(const cJSON *object);
 const char *kube_uid(const cJSON *object);
 const char *kube_version(const cJSON *object);          /* metadata.resourceVersion */
+/* *ret_order below, equal to or above 0 when `a` is older than, the same as or newer than `b`: versions of one resource are decimal
+ * numbers that grow (Kubernetes promises it since 1.35, etcd gave no others before). False: nothing can be said. */
+bool kube_version_order(const char *a, const char *b, int *ret_order);
 bool kube_deleting(const cJSON *object);                /* has a deletionTimestamp */
 const char *kube_label(const cJSON *object, const char *name);      /* NULL when absent; so the next one */
 const char *kube_annotation(const cJSON *object, const char *name);

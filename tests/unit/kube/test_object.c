@@ -49,6 +49,21 @@ Test(object, readings)
     cr_expect_str_eq(json_text(kube_condition(o, "Ready"), "status", ""), "True");
 }
 
+static const struct { const char *a, *b; bool known; int order; } VERSIONS[] = {
+    { "5", "6", true, -1 }, { "6", "5", true, 1 }, { "7", "7", true, 0 }, { "9", "10", true, -1 }, { "100", "99", true, 1 },
+    { "18446744073709551616", "18446744073709551617", true, -1 },
+    { "", "1", false, 0 }, { "1", "", false, 0 }, { "0", "1", false, 0 }, { "01", "1", false, 0 }, { "1a", "2", false, 0 }, { "-1", "2", false, 0 },
+};
+
+Test(object, versions_have_an_order_where_they_are_numbers)
+{
+    for (size_t i = 0; i < COUNT(VERSIONS); i++) {
+        int order = 0;
+        bool known = kube_version_order(VERSIONS[i].a, VERSIONS[i].b, &order);
+        cr_expect(known == VERSIONS[i].known && (order > 0) - (order < 0) == VERSIONS[i].order, "case %s %s: %d", VERSIONS[i].a, VERSIONS[i].b, order);
+    }
+}
+
 Test(object, keys_that_do_not_fit_are_refused)
 {
     struct kube_key key;

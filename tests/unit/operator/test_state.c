@@ -21,7 +21,7 @@ Test(state, another_job_under_the_name_begins_anew)
 
     s->key_known = true;
     state_own_add(s, &(struct own_pod){ .uid = "p-1", .until_ms = 10 });
-    state_set_fresh(s, "1", "2", xstrdup("{}"));
+    state_set_fresh(s, "1", "2", xstrdup("{}"), 0);
     cr_expect_eq(state_get(t, &key, "u-1"), s);
     cr_expect_eq(s->own_count, 1);
     cr_expect_eq(state_get(t, &key, "u-2"), s, "the place stays, what was known goes");
@@ -76,14 +76,40 @@ Test(state, our_own_write_is_newer_than_what_it_replaced_and_than_nothing_else)
     struct job_state s = { .uid = "u" };
 
     cr_expect(!state_is_newer(&s, "5"));
-    state_set_fresh(&s, "5", "6", xstrdup("six"));
-    state_set_fresh(&s, "6", "8", xstrdup("eight"));
+    state_set_fresh(&s, "5", "6", xstrdup("six"), 0);
+    state_set_fresh(&s, "6", "8", xstrdup("eight"), 0);
     cr_expect(state_is_newer(&s, "5") && state_is_newer(&s, "6"), "the cache is behind");
     cr_expect(!state_is_newer(&s, "8"), "the cache has it");
     cr_expect(!state_is_newer(&s, "9"), "somebody else wrote after us");
     cr_expect_str_eq(s.fresh_text, "eight");
     state_clear_fresh(&s);
     cr_expect(!state_is_newer(&s, "5"));
+}
+
+Test(state, a_watch_that_is_far_behind_does_not_bring_back_what_was_replaced)
+{
+    struct job_state s = { .uid = "u" };
+    char old[8], new[8];
+
+    for (int v = 95; v < 120; v++) { /* more writes than the ring of older versions holds */
+        (void)snprintf(old, sizeof old, "%d", v);
+        (void)snprintf(new, sizeof new, "%d", v + 1);
+        state_set_fresh(&s, old, new, xstrdup(new), 1000);
+    }
+    cr_expect(state_is_newer(&s, "95") && state_is_newer(&s, "99") && state_is_newer(&s, "100"), "however long ago");
+    cr_expect(!state_is_newer(&s, "120") && !state_is_newer(&s, "121") && !state_is_newer(&s, "1000"));
+    cr_expect(!state_is_stale(&s, 31000) && state_is_stale(&s, 31001), "then it is asked for again");
+    state_clear_fresh(&s);
+    cr_expect(!state_is_stale(&s, 99999));
+}
+
+Test(state, versions_that_are_no_numbers_are_known_by_the_last_writes)
+{
+    struct job_state s = { .uid = "u" };
+
+    state_set_fresh(&s, "x5", "x6", xstrdup("six"), 0);
+    cr_expect(state_is_newer(&s, "x5") && !state_is_newer(&s, "x6") && !state_is_newer(&s, "x4"));
+    state_clear_fresh(&s);
 }
 
 Test(state, own_pods_are_forgotten_when_seen_or_old)
