@@ -307,6 +307,37 @@ class CrashAt(Policy):
         raise Cut
 
 
+class LateWatch(Policy):
+    """What a watch of jobs tells comes late, and every third answer to a write of a status is lost after it was carried out."""
+
+    def __init__(self, late_s: float) -> None:
+        self.late_s, self.writes = late_s, 0
+
+    async def after(self, request: Request, answer: Answer) -> Answer:
+        if request.is_write and request.path.endswith("/status"):
+            self.writes += 1
+            if self.writes % 3 == 0:
+                raise Cut
+        return answer
+
+    async def lines(self, request: Request, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        frames: asyncio.Queue = asyncio.Queue()
+
+        async def pump() -> None:
+            async for line in source:
+                frames.put_nowait((asyncio.get_running_loop().time() + self.late_s, line))
+
+        task = asyncio.ensure_future(pump())
+        try:
+            while True:
+                due, line = await frames.get()
+                if request.path.endswith("/trainingjobs"):
+                    await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+                yield line
+        finally:
+            task.cancel()
+
+
 # ---- everything that goes wrong ------------------------------------------------------------------------------------------------
 
 

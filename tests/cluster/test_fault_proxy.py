@@ -14,8 +14,8 @@ import threading
 import time
 
 import pytest
-from fault_proxy import Chaos, TcpProxy
-from fault_world import FINAL, ROOT, Operator, Refused, World, check_life, condition, job, outcome
+from fault_proxy import Chaos, LateWatch, TcpProxy
+from fault_world import FINAL, ROOT, Operator, Refused, World, check_life, condition, in_lanes, job, outcome
 
 SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
 SEED = int(os.environ.get("FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
@@ -81,6 +81,20 @@ def is_deleted(world, ns, name):
 KINDS = [succeeds, restarts_twice, uses_its_budget_up, fails_for_good, loses_a_pod, pauses, is_deleted]
 
 
+def run_one(world, ns, kind, name, wait_s):
+    """What is wrong with the job in the end; "" = nothing. Nothing is left of it then."""
+    try:
+        wanted = kind(world, ns, name)
+        if wanted is None:
+            return ""
+        got = outcome(world.wait_final(ns, name, wait_s()))
+        world.api.request("DELETE", world.path(ns, name))
+        world.wait_no_children(ns, world.life(ns, name).uid)
+        return "" if got.items() >= wanted.items() else f"{ns}/{name}: {json.dumps(got)}, expected {json.dumps(wanted)}"
+    except (AssertionError, Refused) as error:
+        return f"{ns}/{name}: {error}"
+
+
 class Traffic:
     """Jobs, one after the other; what each came to."""
 
@@ -93,24 +107,49 @@ class Traffic:
         while time.monotonic() < self.until:
             number = next(self.counter)
             kind = KINDS[number % len(KINDS)]
-            name = f"{kind.__name__.replace('_', '-')}-{number}"
-            try:
-                self._one(kind, name)
-            except (AssertionError, Refused) as error:
-                self.wrong.append(f"{self.ns}/{name}: {error}")
+            said = run_one(self.world, self.ns, kind, name_of(kind, number), lambda: max(self.until - time.monotonic(), 0) + QUIET_S)
+            self.wrong += [said] if said else []
             self.done += 1
 
-    def _one(self, kind, name) -> None:
-        wanted = kind(self.world, self.ns, name)
-        if wanted is None:
-            return
-        left = self.until - time.monotonic()
-        got = outcome(self.world.wait_final(self.ns, name, max(left, 0) + QUIET_S))
-        if not got.items() >= wanted.items():
-            self.wrong.append(f"{self.ns}/{name}: {json.dumps(got)}, expected {json.dumps(wanted)}")
-        uid = self.world.life(self.ns, name).uid
-        self.world.api.request("DELETE", self.world.path(self.ns, name))
-        self.world.wait_no_children(self.ns, uid)
+
+def name_of(kind, number):
+    return f"{kind.__name__.replace('_', '-')}-{number}"
+
+
+def wrong_lives(world, spaces):
+    """What is wrong about everything that was ever seen in these namespaces."""
+    wrong = [v for v in world.kubelet.violations if v.split("/")[0] in spaces or "itself" in v] + [str(w.error) for w in world.watchers if w.error]
+    for (ns, name), life in world.record.lives.items():
+        wrong += [f"{ns}/{name}: {w}" for w in check_life(life) if ns in spaces]
+    return wrong + [f"left behind in {ns}: {p['metadata']['name']}" for ns in spaces for p in world.api.items(f"/api/v1/namespaces/{ns}/pods")]
+
+
+def history(world, said, operators):
+    """What is known of the job that `said` begins with."""
+    ns, _, name = said.partition(":")[0].partition("/")
+    life = world.record.lives.get((ns, name))
+    if life is None:
+        return ""
+    steps = sorted([(v, f"{s.get('phase')} attempt {s.get('attempt')}") for v, s in life.states] + [(v, f"pod {n} of attempt {a}") for v, a, n in life.pods])
+    lines = [line for o in operators for line in o.log().splitlines() if f"namespace={ns} job={name} " in line]
+    return "\n".join([f"{v} {what}" for v, what in steps] + lines[-60:])
+
+
+def test_a_watch_of_jobs_that_is_far_behind(world):
+    """The operator knows what it has written, and what it was told when it asked, however late the watch tells of it."""
+    ns, proxy = world.namespace("late"), world.proxy(tls=True)
+    proxy.policy = LateWatch(2.5)
+    operator = Operator(world.kubeconfig("late", f"https://127.0.0.1:{proxy.port}"), world.logs / "late.log", "--namespaces", ns, "--leader-elect=false").start()
+    try:
+        cases = [(kind, name_of(kind, number)) for number in (1, 2) for kind in KINDS]
+        wrong = [w for w in in_lanes([ns] * len(cases), cases, lambda _, case: run_one(world, ns, *case, lambda: QUIET_S)) if w]
+        wrong += wrong_lives(world, [ns])
+    finally:
+        code = operator.stop()
+        proxy.close()
+    assert not wrong, "\n".join(wrong) + "\n" + history(world, wrong[0], [operator])
+    assert code == 0 and not operator.findings(), operator.findings()
+    assert proxy.policy.writes > 30
 
 
 def test_faults_change_nothing_but_time(world, tmp_path):
@@ -131,20 +170,16 @@ def test_faults_change_nothing_but_time(world, tmp_path):
         http.policy.on = tcp.on = False
         for t in traffic:
             t.thread.join(QUIET_S + 30)
-        wrong = [w for t in traffic for w in t.wrong] + list(world.kubelet.violations) + [str(w.error) for w in world.watchers if w.error]
-        for (ns, name), life in world.record.lives.items():
-            wrong += [f"{ns}/{name}: {w}" for w in check_life(life)]
+        wrong = [w for t in traffic for w in t.wrong] + wrong_lives(world, [ns for names in spaces.values() for ns in names])
         wrong += [f"the {kind} operator ended by itself with {o.process.poll()}" for kind, o in operators.items() if not o.alive()]
         unfinished = [k for k, life in world.record.lives.items() if not life.gone and life.status.get("phase") not in FINAL]
-        for ns in [ns for names in spaces.values() for ns in names]:
-            wrong += [f"left behind in {ns}: {p['metadata']['name']}" for p in world.api.items(f"/api/v1/namespaces/{ns}/pods")]
         print(f"{sum(t.done for t in traffic)} jobs; HTTP faults {dict(sorted(http.policy.done.items()))}; {tcp.cuts} connections cut")
     finally:
         codes = {kind: o.stop() for kind, o in operators.items()}
         http.close()
         tcp.close()
     wrong += [o.findings() for o in operators.values() if o.findings()]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join(wrong) + "\n" + history(world, wrong[0], operators.values())
     assert not unfinished and not any(t.thread.is_alive() for t in traffic), unfinished
     assert set(codes.values()) == {0}, codes
     assert sum(http.policy.done.values()) > SECONDS and tcp.cuts > SECONDS / 10, "the proxies did next to nothing"
