@@ -43,7 +43,7 @@ ALL_CFLAGS := -std=gnu17 $(OPT) $(WARN) -fno-common -fvisibility=hidden -fPIE -p
               -DRINGMASTER_VERSION='"$(VERSION)"' -Ilib -I. $(CFLAGS)
 LDFLAGS ?=
 ALL_LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT)) -pthread -pie -Wl,--gc-sections $(LDFLAGS)
-LIBS := -lcjson -lyaml -lcrypto -lm
+LIBS := -Wl,--as-needed -lcjson -lyaml -lssl -lcrypto -lm
 LIBS_kube := -lcurl
 LIBS_operator := $(LIBS_kube) -lwebsockets
 

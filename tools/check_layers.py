@@ -29,8 +29,8 @@ ROOMS = [
 FOREIGN = {
     "yaml.h": {"lib/base/yaml.c"},
     "cjson/": {"lib/base/"},
-    "openssl/": {"lib/base/crypto.c"},
-    "libwebsockets.h": {"operator/surface.c"},
+    "openssl/": {"lib/base/crypto.c", "lib/base/certificate.c", "lib/base/tls.c"},
+    "libwebsockets.h": {"operator/surface_parts.h"},
     "curl/": {"lib/kube/client.c", "lib/kube/transfer.c", "lib/kube/transfer.h"},
     "tensorflow/": {"client/tensorflow/"},
 }

@@ -347,7 +347,7 @@ int ipc_listen(const char *path, int *ret_fd, struct error *e)
 
     auto_close int probe = -1;
     struct error ignored = ERROR_INIT;
-    if (ipc_connect(path, &probe, &ignored) == 0)
+    if (ipc_connect(path, &probe, &ignored) == 0 || ignored.kind == ERROR_BUSY)
         return error_set(e, ERROR_CONFLICT, "somebody listens on %s already", path);
     struct stat st;
     if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
@@ -374,14 +374,14 @@ int ipc_connect(const char *path, int *ret_fd, struct error *e)
     if (address_of(path, &address, e) != 0)
         return -1;
 
-    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return error_errno(e, "make a unix socket");
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        if (errno == EAGAIN) /* a blocking socket would wait until one of them is accepted */
+            return error_set(e, ERROR_BUSY, "connect to %s: too many others wait there", path);
         return error_errno(e, "connect to %s", path);
-    int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
-        return error_errno(e, "make %s non-blocking", path);
+    }
     *ret_fd = TAKE_FD(fd);
     return 0;
 }

@@ -45,6 +45,7 @@ void ipc_drain(struct ipc *c);
 void ipc_free(struct ipc *c);            /* closes; NULL is fine; may be called from the handler */
 
 MUST_CHECK int ipc_listen(const char *path, int *ret_fd, struct error *e);  /* mode 0600; replaces a dead socket file */
+/* Never blocks: ERROR_BUSY when too many wait to be accepted already. */
 MUST_CHECK int ipc_connect(const char *path, int *ret_fd, struct error *e);
 
 #endif
