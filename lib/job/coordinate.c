@@ -1,10 +1,13 @@
 #include "job/coordinate.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
+
+#define STRAGGLER_LEAST_MS 1.0 /* less is how clocks and schedulers differ */
 
 void coordinate_progress(const struct coordinator_report *report, struct job_progress *p)
 {
@@ -53,9 +56,54 @@ static void take_progress(const struct coordinator_report *r, int64_t now_wall_m
     latest->progress.loss = p.loss;
 }
 
+/* ---- stragglers ---- */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Ranks that reduce together all take as long for a step as the slowest of them. What a rank did not wait for others is its own. */
+static double own_step_ms(const struct member_report *m, int64_t resume_step)
+{
+    int64_t steps = m->step - (resume_step > 0 ? resume_step : 0);
+    double waited_ms = steps > 0 ? m->wait_ms / (double)steps : 0;
+
+    return m->step_ms > waited_ms ? m->step_ms - waited_ms : 0;
+}
+
+void coordinate_stragglers(const struct coordinator_report *r, int32_t threshold_percent, struct job_stragglers *ret)
+{
+    double *times = xcalloc(r->member_count + 1, sizeof *times);
+    size_t count = 0;
+
+    *ret = (struct job_stragglers){ .rank = -1 };
+    for (size_t i = 0; i < r->member_count; i++) {
+        const struct member_report *m = &r->members[i];
+        if (m->rank < 0 || m->step_ms <= 0)
+            continue;
+        double own_ms = own_step_ms(m, r->resume_step);
+        if (count == 0 || own_ms > ret->slowest_ms) {
+            ret->slowest_ms = own_ms;
+            ret->rank = m->rank;
+        }
+        times[count++] = own_ms;
+    }
+    qsort(times, count, sizeof *times, ascending);
+    /* The lower one of two in the middle: of two ranks the other one is the measure. */
+    ret->median_ms = count > 0 ? times[(count - 1) / 2] : 0;
+    bool stands_out = count > 1 && threshold_percent > 0 && ret->slowest_ms > ret->median_ms * (1 + threshold_percent / 100.0);
+    if (!stands_out || ret->slowest_ms - ret->median_ms < STRAGGLER_LEAST_MS)
+        ret->rank = -1;
+    free(times);
+}
+
 static void take_ring(const struct training_job *job, const struct coordinator_report *r, struct job_status *latest)
 {
     auto_buf struct buf members = BUF_INIT(sizeof latest->ring.members - 8);
+    struct job_stragglers slow;
     int64_t most = -1;
     bool cut = false;
 
@@ -63,7 +111,10 @@ static void take_ring(const struct training_job *job, const struct coordinator_r
     latest->ring.size = job_world_size(job);
     latest->ring.self_test_ok = r->self_test_ok;
     latest->ring.formed_ms = r->formed_ms;
-    latest->ring.straggler_rank = -1;
+    coordinate_stragglers(r, job->spec.health.straggler_percent, &slow);
+    latest->ring.straggler_rank = slow.rank;
+    latest->ring.step_ms = slow.median_ms;
+    latest->ring.slowest_step_ms = slow.slowest_ms;
     for (size_t i = 0; i < r->member_count; i++) {
         const struct member_report *m = &r->members[i];
         if (m->rank < 0)
@@ -96,8 +147,11 @@ void coordinate_view(const struct training_job *job, const struct coordinator_re
     v->rounds = report->rounds;
     v->round_count = report->round_count;
     v->group_formed = report->formed;
-    for (size_t i = 0; i < report->member_count; i++)
-        v->members_ready += report->members[i].state == PROCESS_RUNNING || report->members[i].state == PROCESS_DONE;
+    for (size_t i = 0; i < report->member_count; i++) {
+        const struct member_report *m = &report->members[i];
+        v->members_ready += m->state == PROCESS_RUNNING || m->state == PROCESS_DONE;
+        v->clients += m->rank >= 0 && m->state == PROCESS_RUNNING && m->attached;
+    }
     take_progress(report, now_wall_ms, &v->latest);
     take_ring(job, report, &v->latest);
     if (report->checkpoint_step < 0)

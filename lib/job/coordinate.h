@@ -16,6 +16,10 @@ struct job_progress {
 };
 void coordinate_progress(const struct coordinator_report *report, struct job_progress *ret_progress);
 
+/* Which rank holds the others up: the one that takes longest for a step by itself, when that is so much above the median. */
+struct job_stragglers { int32_t rank; /* -1: none stands out */ double median_ms, slowest_ms; /* 0 = unknown */ };
+void coordinate_stragglers(const struct coordinator_report *report, int32_t threshold_percent, struct job_stragglers *ret);
+
 /* `report` NULL: no coordinator has been heard. `rounds` of the result are borrowed from the report. */
 void coordinate_view(const struct training_job *job, const struct coordinator_report *report, int64_t now_wall_ms,
                      struct coordinator_view *ret_view);

@@ -14,7 +14,7 @@
 #include "job/tfconfig.h"
 
 /* One string of an environment may have 128 KiB (Linux: MAX_ARG_STRLEN). */
-enum { VALUE_MAX = 127 << 10, PYTORCH_PORT = 23456, JAX_PORT = 6666 };
+enum { VALUE_MAX = 127 << 10, PYTORCH_PORT = 23456, JAX_PORT = 6666, GRACE_MOST_S = 3600 };
 
 struct scope { /* of one replica */
     const struct training_job *job;
@@ -356,6 +356,18 @@ static void put_counters(struct scope *s)
     put(s, "RINGMASTER_COUNTERS", text);
 }
 
+/* What holds in a pod and not beside other processes of one machine. */
+static void put_cluster(struct scope *s)
+{
+    int64_t grace_s = job_grace_s(s->job, s->role);
+
+    put(s, "RINGMASTER_SOCKET_ACCESS", "pod"); /* the shared directory is an emptyDir */
+    if (pod_sidecar_is_container(s->job, s->context))
+        put(s, "RINGMASTER_LEAVE_WITH_LAUNCHER", "true");
+    /* The kubelet kills what has not ended by then: less would give up what can still be committed. */
+    putf(s, "RINGMASTER_GRACE", "%llds", (long long)(grace_s < GRACE_MOST_S ? grace_s : GRACE_MOST_S));
+}
+
 cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index,
                            const struct pod_context *context)
 {
@@ -379,6 +391,10 @@ cJSON *environment_sidecar(const struct training_job *job, enum job_role role, i
     put(&s, "RINGMASTER_POLICY", policy);
     put_counters(&s);
     put(&s, "RINGMASTER_CONTROL", or_default(context->control, ""));
+    if (context->control != NULL && strncmp(context->control, "wss:", 4) == 0)
+        put(&s, "RINGMASTER_CONTROL_CA", POD_KEY_DIR "/" POD_SECRET_AUTHORITY);
+    if (context->dir == NULL)
+        put_cluster(&s);
     return s.list;
 }
 

@@ -162,6 +162,11 @@ int32_t job_ordinal(const struct training_job *job, enum job_role role, int32_t 
     return before + index;
 }
 
+int64_t job_grace_s(const struct training_job *job, enum job_role role)
+{
+    return json_int(json_at(job->spec.roles[role].template, "spec"), "terminationGracePeriodSeconds", 30);
+}
+
 int32_t job_rank(const struct training_job *job, enum job_role role, int32_t index)
 {
     return role_has_rank(role) ? job_ordinal(job, role, index) : -1;

@@ -160,6 +160,10 @@ struct failure {
     struct optional_int lost_steps;
 };
 
+enum checkpoint_wish { WISH_ANNOTATION, WISH_SUSPEND, WISH_SCALE };
+enum checkpoint_answer { ANSWER_PENDING, ANSWER_COMMITTED, ANSWER_MISSED /* the time for it was over */ };
+#define JOB_CHECKPOINT_NOW "ringmaster.dev/checkpoint-now" /* annotation: any new value asks for a checkpoint */
+
 struct role_status {
     int32_t replicas, active, ready, succeeded, failed;
     char completed[256];              /* indexes that ended well in this attempt, "0-2,5": their pods may be gone; cut when too long */
@@ -180,11 +184,19 @@ struct job_status {
     int64_t suspended_ms;
     struct { bool set; int64_t step, total_steps, eta_s, update_ms; double percent, steps_per_second; double loss; bool has_loss; } progress;
     struct { bool set; int64_t step, time_ms; int32_t attempt; bool verified; char uri[512]; } checkpoint;
+    /* The newest wish for a checkpoint beyond those of spec.checkpoint: what was asked for, and what came of it. `value` is that of the
+     * annotation that was answered last, whatever came after it. */
+    struct {
+        bool set; char value[128];
+        enum checkpoint_wish reason; enum checkpoint_answer state;
+        int64_t time_ms, from_step, step; /* asked for; a step from which on it counts; the committed one, -1 = none yet */
+    } checkpoint_request;
     struct { bool set; char name[64], workload[128]; int32_t position; int64_t admitted_ms; } queue;
     struct { bool set; enum gang_kind kind; char group[128], phase[32]; } gang;
     struct {
         bool set; int32_t size; bool self_test_ok; int64_t bytes_reduced, operations; double busbw_gbps; /* GB/s */
         int64_t formed_ms; int32_t straggler_rank; /* -1 = none */
+        double step_ms, slowest_step_ms; /* a rank's own time for a step, without waiting for others: median and longest; 0 = unknown */
         char members[2048];           /* "chief-0,worker-0,..." in ring order, cut with ",..." */
     } ring;
     struct failure failures[JOB_FAILURES_KEPT]; size_t failure_count; /* oldest first */
@@ -206,6 +218,7 @@ void cleanup_training_job(struct training_job **job);
 /* Facts that follow from the spec. */
 int32_t job_replicas(const struct training_job *job);              /* of all roles */
 int32_t job_world_size(const struct training_job *job);            /* ranks in the ring: chief|master, then workers */
+int64_t job_grace_s(const struct training_job *job, enum job_role role); /* terminationGracePeriodSeconds of its pods */
 int32_t job_rank(const struct training_job *job, enum job_role role, int32_t index); /* -1 for ps and evaluator */
 void job_member_name(enum job_role role, int32_t index, char ret_name[80]);          /* "worker-3" */
 void job_pod_name(const struct training_job *job, enum job_role role, int32_t index, char ret_name[128]);

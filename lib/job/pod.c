@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "job/pod_schedule.h"
 
-enum { SIDECAR_NONE = 3, SIDECAR_CONTAINER = 2 };
+enum { SIDECAR_AUTO = 0, SIDECAR_CONTAINER = 2, SIDECAR_NONE = 3 };
 
 static const char BIN_LAUNCHER[] = "/usr/local/bin/ringmaster-launch"; /* in the sidecar's image */
 static const char BIN_SIDECAR[] = "/usr/local/bin/ringmaster-sidecar";
@@ -17,6 +17,13 @@ static const char BIN_SIDECAR[] = "/usr/local/bin/ringmaster-sidecar";
 bool pod_has_sidecar(const struct training_job *job)
 {
     return job->spec.sidecar.mode != SIDECAR_NONE;
+}
+
+bool pod_sidecar_is_container(const struct training_job *job, const struct pod_context *context)
+{
+    int mode = job->spec.sidecar.mode;
+
+    return mode == SIDECAR_CONTAINER || (mode == SIDECAR_AUTO && context->no_native_sidecars);
 }
 
 void pod_secret_name(const struct training_job *job, char ret_name[128])
@@ -274,7 +281,8 @@ static void dress_containers(cJSON *spec, const struct training_job *job, enum j
 /* ---- ours -------------------------------------------------------------------------------------------------------- */
 
 /* Runs under the "restricted" Pod Security Standard and under OpenShift's restricted-v2: no fixed user of our own. The
- * user of the main container is taken over where the template says it, because both share the socket. */
+ * user of the main container is taken over where the template says it, because both write to the checkpoints' volume. The
+ * socket is for all users of the pod (RINGMASTER_SOCKET_ACCESS): an image may have a user that no template tells. */
 static cJSON *security(const cJSON *main_container)
 {
     cJSON *o = json_object(), *drop = json_array(), *capabilities = json_object(), *seccomp = json_object();
@@ -350,7 +358,7 @@ static cJSON *sidecar(const struct training_job *job, enum job_role role, int32_
     json_put_int(probe, "periodSeconds", 1);
     json_put_int(probe, "failureThreshold", 120);
     json_put(o, "startupProbe", probe);
-    if (job->spec.sidecar.mode != SIDECAR_CONTAINER)
+    if (!pod_sidecar_is_container(job, context))
         json_put_text(o, "restartPolicy",
                       "Always"); /* a native sidecar: starts first, ends last, is restarted by itself */
     add_mount(o, "ringmaster-shm", POD_SHM_DIR, false);
@@ -397,7 +405,7 @@ static void add_sidecar(cJSON *spec, const struct training_job *job, enum job_ro
     const cJSON *theirs;
 
     json_append(inits, own_container(job, context, "ringmaster-install", copy, COUNT(copy), main_container));
-    json_append(job->spec.sidecar.mode == SIDECAR_CONTAINER ? have(spec, "containers", true) : inits, built);
+    json_append(pod_sidecar_is_container(job, context) ? have(spec, "containers", true) : inits, built);
     cJSON_ArrayForEach(theirs, json_at(spec, "initContainers"))
         json_append(inits, cJSON_Duplicate(theirs, true));
     replace(spec, "initContainers", inits);

@@ -19,7 +19,9 @@
 #define POD_LAUNCHER POD_DIR "/bin/ringmaster-launch"
 #define POD_LIBRARY_DIR POD_DIR "/lib"     /* libringmaster.so, libringmaster_tf.so */
 #define POD_PYTHON_DIR POD_DIR "/python"
-#define POD_KEY_DIR "/etc/ringmaster/key"  /* Secret with the one key "key" */
+#define POD_KEY_DIR "/etc/ringmaster/key"  /* Secret: "key", and with a wss channel "ca.crt" */
+#define POD_SECRET_KEY "key"
+#define POD_SECRET_AUTHORITY "ca.crt"      /* who may have issued the operator's certificate; PEM */
 #define POD_GATE "ringmaster.dev/gang"     /* scheduling gate */
 #define POD_LABEL "ringmaster.dev/"        /* + job-name, job-uid, replica-type, replica-index, attempt */
 #define POD_MAIN_CONTAINER POD_LABEL "main-container" /* annotation: whose end is the replica's */
@@ -32,6 +34,7 @@ struct pod_context {
     const char *sidecar_image;             /* default of the installation */
     enum gang_kind gang;                   /* what scheduling.gang "Auto" comes to here; GANG_AUTO = no gang scheduler */
     const char *control;                   /* RINGMASTER_CONTROL; NULL = none */
+    bool no_native_sidecars;               /* kubelets before 1.29: sidecar.mode "Auto" is Container */
     /* Where things lie for the processes; NULL = the cluster's POD_* paths above, for checkpoint_dir the spec's path. */
     const char *dir, *shm_dir, *library_dir, *python_dir, *key_file, *checkpoint_dir;
 };
@@ -41,6 +44,8 @@ cJSON *service_build(const struct training_job *job);                           
 cJSON *service_build_replica(const struct training_job *job, enum job_role role, int32_t index); /* network.servicePerPod; owned */
 void pod_secret_name(const struct training_job *job, char ret_name[128]);              /* of the ring key */
 bool pod_has_sidecar(const struct training_job *job);                                  /* sidecar.mode is not None */
+/* Whether the sidecar is one of the pod's containers, and so has to end by itself when the main container has. */
+bool pod_sidecar_is_container(const struct training_job *job, const struct pod_context *context);
 /* A container without a command cannot be run by the launcher: the image's entrypoint is not known here. False then. Such a
  * pod is built without launcher and says so in the annotation ringmaster.dev/launcher; reconcile fails such a job. */
 bool pod_command_is_known(const struct training_job *job, enum job_role role);

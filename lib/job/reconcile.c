@@ -40,6 +40,7 @@ static void pass_run(struct pass *p)
 {
     if (phase_is_final(p->before->phase)) {
         fold_coordinator(p);
+        answer_checkpoint_wishes(p);
         tidy_up(p);
         return;
     }
@@ -48,6 +49,7 @@ static void pass_run(struct pass *p)
         return;
     }
     fold_coordinator(p);
+    answer_checkpoint_wishes(p);
     if (end_if_succeeded(p) || end_at_deadline(p) || suspend_or_resume(p) || end_if_it_cannot_run(p) || handle_scale(p))
         return;
     if (replace_failed_pods(p))

@@ -42,6 +42,7 @@ struct coordinator_view {
     int32_t attempt, round;
     const struct round_view *rounds; size_t round_count; /* oldest first */
     int32_t members_ready;             /* processes that run */
+    int32_t clients;                   /* ranks whose process has the client library attached: they can be asked to save */
     bool group_formed;                 /* ring formed, self-test right, processes started */
     /* Newest values of status's sections of the same name. */
     struct job_status latest;          /* only progress, checkpoint and ring are read */
@@ -81,6 +82,8 @@ struct plan {
 void reconcile(const struct training_job *job, const struct job_status *status, const struct observed *seen, int64_t now_ms,
                struct plan *ret_plan);
 void plan_release(struct plan *p);
+/* The coordinator is to be told to save, until the status says otherwise. */
+bool checkpoint_is_wanted(const struct training_job *job, const struct job_status *status);
 char *plan_format(const struct plan *p); /* one action per line, then "status ..." and "requeue ..."; owned; what tests compare */
 
 #endif

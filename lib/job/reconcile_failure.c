@@ -376,6 +376,8 @@ bool handle_scale(struct pass *p)
         p->status->roles[ROLE_WORKER].replicas = p->census.roles[ROLE_WORKER].replicas;
         condition_clear(p->job, p->status, CONDITION_PODS_READY, p->now_ms, "Scaled", "%s", message);
         p->plan->record_first = true;
+    } else if (wait_for_checkpoint(p, WISH_SCALE)) {
+        return true;
     } else {
         raise_attempt(p);
         begin_restart(p, "Scaled", message, 0);

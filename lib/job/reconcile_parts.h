@@ -51,6 +51,11 @@ void tidy_up(struct pass *p);                                           /* of a 
 /* reconcile_suspend.c */
 bool suspend_or_resume(struct pass *p);
 
+/* reconcile_checkpoint.c */
+void answer_checkpoint_wishes(struct pass *p);
+/* Pods are about to be taken away on purpose: true as long as a checkpoint is waited for, within the pods' grace period. */
+bool wait_for_checkpoint(struct pass *p, enum checkpoint_wish reason);
+
 /* reconcile_failure.c */
 bool handle_failures(struct pass *p);
 bool handle_scale(struct pass *p);

@@ -49,7 +49,8 @@ static void fold_round(struct pass *p, const struct round_view *r)
                                .has_exit = f.has_exit,
                                .exit_code = f.exit_code,
                                .signal = f.signal,
-                               .reason = f.reason };
+                               .reason = f.reason,
+                               .message = f.message };
     char what[160];
 
     s->round = r->round;
@@ -124,6 +125,8 @@ static void take_ring(struct job_status *to, const struct job_status *from)
     to->ring.busbw_gbps = from->ring.busbw_gbps;
     take_time(&to->ring.formed_ms, from->ring.formed_ms);
     to->ring.straggler_rank = from->ring.straggler_rank;
+    to->ring.step_ms = from->ring.step_ms;
+    to->ring.slowest_step_ms = from->ring.slowest_step_ms;
     text_set(to->ring.members, sizeof to->ring.members, from->ring.members);
 }
 

@@ -40,6 +40,8 @@ bool suspend_or_resume(struct pass *p)
     if (p->before->phase != PHASE_SUSPENDED) {
         if (!p->job->spec.suspend)
             return false;
+        if (wait_for_checkpoint(p, WISH_SUSPEND))
+            return true;
         suspend(p);
         return true;
     }

@@ -56,7 +56,8 @@ void restart_decide(const struct training_job *job, const struct restart_counter
 enum failure_class restart_classify(const struct failure_event *event);
 bool restart_is_user_code(int32_t exit_code); /* 1..127 permanent, 128..255 retryable */
 bool restart_rule_matches(const struct training_job *job, const struct failure_event *event); /* does any rule name this failure? */
-/* "worker-1 exited with code 127 (command not found)", "ps-0 was lost: NodeLost". Pure description. */
+/* "worker-1 exited with code 127 (command not found)", "worker-1 could not start (code 126): exec /app/train: permission denied",
+ * "ps-0 was lost: NodeLost". Pure description. */
 void restart_describe(const struct failure_event *event, char ret_text[160]);
 
 /* The part of the spec that restart_decide reads, as JSON for the sidecars' environment and back (a training_job with only

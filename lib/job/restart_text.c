@@ -26,11 +26,29 @@ static const char *code_text(int32_t code)
     return NULL;
 }
 
+/* Why a command could not be run, out of what the launcher or the container runtime said: both name the call. False: it ran. */
+static bool start_error(const struct failure_event *event, char ret_text[112])
+{
+    static const char *const REASONS[] = { "StartError", "ContainerCannotRun", "RunContainerError", "CommandNotFound", "CommandNotExecutable" };
+    const char *message = event->message != NULL ? event->message : "", *reason = event->reason != NULL ? event->reason : "";
+    bool is_one = event->exit_code == 126 || event->exit_code == 127;
+
+    for (size_t i = 0; i < COUNT(REASONS); i++)
+        is_one |= strcmp(reason, REASONS[i]) == 0;
+    const char *from = strstr(message, "exec"); /* "exec /app/train: ...", "exec: \"train\": ..." */
+    if (!is_one || from == NULL)
+        return false;
+    bool quoted = from > message && from[-1] == '"'; /* in a line of the launcher's log */
+    size_t len = strcspn(from, quoted ? "\"\n" : "\n");
+    (void)snprintf(ret_text, 112, "%.*s", (int)(len < 110 ? len : 110), from);
+    return true;
+}
+
 void restart_describe(const struct failure_event *event, char ret_text[160])
 {
     const char *reason = event->reason != NULL ? event->reason : "";
     const char *what = code_text(event->exit_code);
-    char who[80];
+    char who[80], why[112];
 
     job_member_name(event->role, event->index, who);
     enum failure_class class = restart_classify(event);
@@ -43,6 +61,8 @@ void restart_describe(const struct failure_event *event, char ret_text[160])
         (void)snprintf(ret_text, 160, "%s was lost: %.60s", who, reason[0] != '\0' ? reason : "its end was not seen");
     else if (!event->has_exit)
         (void)snprintf(ret_text, 160, "%s could not start: %.60s", who, reason);
+    else if (start_error(event, why))
+        (void)snprintf(ret_text, 160, "%s could not start (code %d): %s", who, (int)event->exit_code, why);
     else if (event->signal != 0)
         (void)snprintf(ret_text, 160, "%s was ended by signal %d (%s)", who, (int)event->signal,
                        what != NULL ? what : "code 128 and more");

@@ -80,6 +80,18 @@ static const struct field CHECKPOINT[] = {
     ROW_CHARS("uri", job_status, checkpoint.uri),
 };
 
+static const char *const WISHES[] = { [WISH_ANNOTATION] = "Annotation", [WISH_SUSPEND] = "Suspend", [WISH_SCALE] = "Scale", NULL };
+static const char *const ANSWERS[] = { [ANSWER_PENDING] = "Pending", [ANSWER_COMMITTED] = "Committed", [ANSWER_MISSED] = "Missed", NULL };
+
+static const struct field CHECKPOINT_REQUEST[] = {
+    ROW_CHARS("value", job_status, checkpoint_request.value),
+    ROW_NAME("reason", job_status, checkpoint_request.reason, WISHES),
+    ROW_NAME("state", job_status, checkpoint_request.state, ANSWERS),
+    ROW_TIME("time", job_status, checkpoint_request.time_ms),
+    ROW_INT64("fromStep", job_status, checkpoint_request.from_step),
+    ROW_INT64("step", job_status, checkpoint_request.step),
+};
+
 static const struct field RING[] = {
     ROW_INT32("size", job_status, ring.size),
     ROW_BOOL("selfTestPassed", job_status, ring.self_test_ok),
@@ -88,6 +100,8 @@ static const struct field RING[] = {
     ROW_DOUBLE("busBandwidth", job_status, ring.busbw_gbps),
     ROW_TIME("formedTime", job_status, ring.formed_ms),
     ROW_INT32("stragglerRank", job_status, ring.straggler_rank),
+    ROW_DOUBLE("stepMilliseconds", job_status, ring.step_ms),
+    ROW_DOUBLE("slowestStepMilliseconds", job_status, ring.slowest_step_ms),
     ROW_CHARS("members", job_status, ring.members),
 };
 
@@ -123,6 +137,7 @@ const struct field_table status_tables[] = {
     { "status.gang", GANG, COUNT(GANG) },
     { "status.progress", PROGRESS, COUNT(PROGRESS) },
     { "status.checkpoint", CHECKPOINT, COUNT(CHECKPOINT) },
+    { "status.checkpointRequest", CHECKPOINT_REQUEST, COUNT(CHECKPOINT_REQUEST) },
     { "status.ring", RING, COUNT(RING) },
     { "status.avoidNodes[]", AVOID, COUNT(AVOID) },
     { "status.failures[]", FAILURE, COUNT(FAILURE) },
@@ -133,6 +148,7 @@ void status_init(struct job_status *status)
 {
     memset(status, 0, sizeof *status);
     status->ring.straggler_rank = -1;
+    status->checkpoint_request.step = -1;
 }
 
 /* ---- struct → JSON ------------------------------------------------------------------------------------------------------- */
@@ -227,6 +243,7 @@ cJSON *status_encode(const struct training_job *job, const struct job_status *st
     encode_section(object, "gang", status->gang.set, GANG, COUNT(GANG), status);
     encode_section(object, "progress", status->progress.set, PROGRESS, COUNT(PROGRESS), status);
     encode_section(object, "checkpoint", status->checkpoint.set, CHECKPOINT, COUNT(CHECKPOINT), status);
+    encode_section(object, "checkpointRequest", status->checkpoint_request.set, CHECKPOINT_REQUEST, COUNT(CHECKPOINT_REQUEST), status);
     encode_section(object, "ring", status->ring.set, RING, COUNT(RING), status);
     if (status->avoid_count > 0)
         json_put(object, "avoidNodes", encode_avoid_nodes(status));
@@ -298,6 +315,7 @@ int status_decode(const cJSON *tree, struct job_status *ret_status, struct error
     decode_section(tree, "gang", &status->gang.set, GANG, COUNT(GANG), status);
     decode_section(tree, "progress", &status->progress.set, PROGRESS, COUNT(PROGRESS), status);
     decode_section(tree, "checkpoint", &status->checkpoint.set, CHECKPOINT, COUNT(CHECKPOINT), status);
+    decode_section(tree, "checkpointRequest", &status->checkpoint_request.set, CHECKPOINT_REQUEST, COUNT(CHECKPOINT_REQUEST), status);
     decode_section(tree, "ring", &status->ring.set, RING, COUNT(RING), status);
     cJSON_ArrayForEach(item, json_at(tree, "avoidNodes")) {
         if (status->avoid_count < JOB_AVOID_NODES_MAX)
