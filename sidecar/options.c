@@ -14,6 +14,7 @@
 #define MEMBERS_MAX 10000
 #define KEY_FILE_MAX 4096
 
+static const char *const ACCESSES[] = { "user", "pod", NULL }; /* as enum attach_access */
 static const char *const LEVELS[] = { "debug", "info", "warn", "error", NULL };
 
 #define TEXT(f) .type = OPT_TEXT, .at = OPT_AT(struct options, f, const char *)
@@ -57,8 +58,15 @@ static const struct opt_def OPTIONS[] = {
       .help = "the part of the job that decides on restarts", .hidden = true },
     { .flag = "counters", .env = "RINGMASTER_COUNTERS", TEXT(counters), .value = "JSON",
       .help = "restarts so far", .hidden = true },
-    { .flag = "control", .env = "RINGMASTER_CONTROL", TEXT(control), .value = "unix:PATH|ws://URL",
+    { .flag = "control", .env = "RINGMASTER_CONTROL", TEXT(control), .value = "unix:PATH|ws://URL|wss://URL",
       .help = "where the coordinator reports" },
+    { .flag = "control-ca", .env = "RINGMASTER_CONTROL_CA", TEXT(control_ca), .value = "FILE",
+      .help = "with wss: certificate of the authority that the operator's is checked against" },
+    { .flag = "socket-access", .env = "RINGMASTER_SOCKET_ACCESS", .def = "user", .type = OPT_ENUM, .at = OPT_AT(struct options, socket_access, int),
+      .names = ACCESSES, .value = "WHO", .help = "who may use the socket in the shared directory: user (this one and root), or pod (all that "
+      "see the directory; for one that only the containers of a pod mount)" },
+    { .flag = "leave-with-launcher", .env = "RINGMASTER_LEAVE_WITH_LAUNCHER", BOOL(leave_with_launcher),
+      .help = "end, as by SIGTERM, when the launcher that was there is gone; for a sidecar that is a container as any other" },
     { .flag = "peer-timeout", .env = "RINGMASTER_PEER_TIMEOUT", .def = "1s", TIME(peer_timeout_ms, 300, 600000),
       .help = "silence after which a member counts as lost" },
     { .flag = "connect-timeout", .env = "RINGMASTER_CONNECT_TIMEOUT",
@@ -211,6 +219,8 @@ int options_check(struct options *o, struct error *e)
         o->checkpoint_dir = NULL;
     if (o->control != NULL && o->control[0] == '\0')
         o->control = NULL;
+    if (o->control_ca != NULL && o->control_ca[0] == '\0')
+        o->control_ca = NULL;
     return 0;
 }
 

@@ -13,11 +13,11 @@
 struct options {
     /* as given */
     const char *job, *job_uid, *role, *members, *coordinator, *address, *dir, *shm_dir, *checkpoint_dir, *key_file, *policy,
-        *counters, *control, *install, *library_dir;
+        *counters, *control, *control_ca, *install, *library_dir;
     int64_t index, rank, size, attempt, port, checkpoint_keep, peer_timeout_ms, connect_timeout_ms, grace_ms;
     int64_t arena_bytes, results_bytes, chunk_bytes;
-    bool probe, die_with_parent, version, log_json;
-    int log_level;
+    bool probe, die_with_parent, leave_with_launcher, version, log_json;
+    int log_level, socket_access;
 
     /* made from that by options_check */
     char member[80], coordinator_host[256];

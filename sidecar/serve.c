@@ -19,6 +19,8 @@
 #include "wire/local.h"
 
 #define IDLE_LOOK_MS 20
+#define LAUNCHER_LOOK_MS 100
+#define LAUNCHER_PATIENCE_MS 1000 /* twice what a launcher waits between two tries to connect */
 #define PROBE_LIMIT_MS 2000
 #define ACCEPTS_PER_TURN 64
 /* Strangers may connect to the port: they hold a descriptor each until they have failed to prove who they are. */
@@ -36,8 +38,9 @@ struct server {
     struct loop_source *source;
     int handshakes;            /* under way */
     struct loop_timer *resume; /* accepting is paused */
-    struct loop_timer *leave;
+    struct loop_timer *leave, *watch;
     int64_t leave_by_ms; /* 0: not asked to leave */
+    int64_t gone_ms;     /* with --leave-with-launcher: since when it is gone; 0 = it is not */
 };
 
 /* ---- connections from other sidecars ---- */
@@ -112,6 +115,12 @@ static void try_leave(void *ctx)
     loop_timer_at(s->leave, clock_mono_ms() + IDLE_LOOK_MS);
 }
 
+static void begin_to_leave(struct server *s)
+{
+    s->leave_by_ms = clock_mono_ms() + s->options->grace_ms;
+    try_leave(s);
+}
+
 static void on_signal(void *ctx, int number)
 {
     struct server *s = ctx;
@@ -119,8 +128,28 @@ static void on_signal(void *ctx, int number)
     if (s->leave_by_ms != 0)
         return;
     log_info("asked to end", KVI("signal", number));
-    s->leave_by_ms = clock_mono_ms() + s->options->grace_ms;
-    try_leave(s);
+    begin_to_leave(s);
+}
+
+/* A sidecar that is a container as any other is told by nobody that the pod's work is over, and the pod is not over while it runs. The
+ * launcher is process 1 of the main container: once it is gone it does not come back. One that only lost its connection does. */
+static void watch_launcher(void *ctx)
+{
+    struct server *s = ctx;
+    int64_t now_ms = clock_mono_ms();
+
+    if (s->leave_by_ms != 0)
+        return;
+    if (!member_launcher_is_gone(s->member))
+        s->gone_ms = 0;
+    else if (s->gone_ms == 0)
+        s->gone_ms = now_ms;
+    if (s->gone_ms != 0 && now_ms - s->gone_ms >= LAUNCHER_PATIENCE_MS) {
+        log_info("the main container has ended");
+        begin_to_leave(s);
+        return;
+    }
+    loop_timer_at(s->watch, now_ms + LAUNCHER_LOOK_MS);
 }
 
 /* ---- life ---- */
@@ -132,6 +161,7 @@ static int make_member(struct server *s, struct error *e)
         .job = o->job, .job_uid = o->job_uid, .name = o->member, .rank = (int32_t)o->rank, .size = (int32_t)o->size,
         .attempt = (int32_t)o->attempt, .coordinator_host = o->coordinator_host, .coordinator_port = o->coordinator_port,
         .address = o->address, .port = (int32_t)o->port, .key = o->key, .peer_timeout_ms = o->peer_timeout_ms, .socket = o->socket,
+        .socket_access = o->socket_access,
         .checkpoint_volume = o->checkpoint_dir, .checkpoint_memory = o->shm_dir, .checkpoint_keep = (int32_t)o->checkpoint_keep,
         .arena_bytes = o->arena_bytes, .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
         .chunk_bytes = (int32_t)o->chunk_bytes,
@@ -147,7 +177,7 @@ static int make_hub(struct server *s, struct error *e)
     struct hub_options options = {
         .policy = o->policy_job, .job = o->job, .job_uid = o->job_uid, .attempt = (int32_t)o->attempt,
         .members = (const char *const *)o->names, .count = o->name_count, .counters = &o->restart_counters,
-        .peer_timeout_ms = o->peer_timeout_ms, .control = { .address = o->control != NULL && o->control[0] != '\0' ? o->control : NULL, .token = token },
+        .peer_timeout_ms = o->peer_timeout_ms, .control = { .address = o->control, .token = token, .authority_file = o->control_ca },
     };
 
     if (o->rank != 0)
@@ -170,6 +200,7 @@ static int open_all(struct server *s, struct error *e)
         return -1;
     s->leave = loop_timer_new(s->loop, try_leave, s);
     s->resume = loop_timer_new(s->loop, resume_accepting, s);
+    s->watch = loop_timer_new(s->loop, watch_launcher, s);
     if (link_listen(o->address, (int32_t)o->port, &s->fd, e) != 0 || make_member(s, e) != 0 || make_hub(s, e) != 0)
         return -1;
     return loop_add(s->loop, s->fd, LOOP_READ, on_accept, s, &s->source, e);
@@ -186,6 +217,7 @@ static void close_all(struct server *s)
         (void)close(s->fd);
     loop_timer_free(s->leave);
     loop_timer_free(s->resume);
+    loop_timer_free(s->watch);
     loop_free(s->loop);
 }
 
@@ -199,6 +231,8 @@ int serve(const struct options *options, struct error *e)
         log_info("sidecar up", KV("address", options->address), KVI("port", options->port), KVI("rank", options->rank),
                  KVI("attempt", options->attempt), KV("coordinator", options->coordinator));
         member_begin(s.member);
+        if (options->leave_with_launcher)
+            loop_timer_at(s.watch, clock_mono_ms());
         result = loop_run(s.loop, e);
     }
     close_all(&s);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -42,6 +43,7 @@ struct attach {
     struct loop_timer *flush;
     struct guest *guests;
     struct guest *launcher; /* one of guests; NULL: none */
+    bool had_launcher;
     size_t count, clients;
     uint64_t fence;
     uint32_t rank, size;
@@ -197,6 +199,7 @@ static int launcher_hello(struct guest *g, const struct ipc_message *m, struct e
     }
     g->kind = GUEST_LAUNCHER;
     a->launcher = g;
+    a->had_launcher = true;
     struct trainer_event event = { .kind = TRAINER_HELLO, .hello = &h };
     tell_launcher(a, &event);
     return 0;
@@ -397,13 +400,15 @@ static void on_guest(void *ctx, struct ipc *c, struct ipc_message *message, cons
     drop(g);
 }
 
-static int may_attach(int fd, struct error *e)
+static int may_attach(const struct attach *a, int fd, struct error *e)
 {
     struct ucred cred = { .uid = (uid_t)-1 };
     socklen_t len = sizeof cred;
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0)
         return error_errno(e, "ask who connects");
+    if (a->options.access == ATTACH_POD)
+        return 0;
     if (cred.uid != geteuid() && cred.uid != 0)
         return error_set(e, ERROR_DENIED, "process %d of user %u connects to the sidecar of user %u: run both as one user",
                          (int)cred.pid, (unsigned)cred.uid, (unsigned)geteuid());
@@ -419,7 +424,7 @@ static void on_accept(void *ctx, int listening, unsigned events)
     int fd = accept4(listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
         return;
-    if (a->count >= CLIENTS_MAX || may_attach(fd, &e) != 0) {
+    if (a->count >= CLIENTS_MAX || may_attach(a, fd, &e) != 0) {
         if (e.kind == ERROR_NONE)
             (void)error_set(&e, ERROR_LIMIT, "more than %d local connections", CLIENTS_MAX);
         log_warn_from("local process refused", &e);
@@ -506,6 +511,14 @@ void attach_save(struct attach *a)
     }
 }
 
+/* Who connects before that is refused by the kernel and tries again. */
+static int open_to_pod(const struct attach *a, struct error *e)
+{
+    if (a->options.access == ATTACH_POD && chmod(a->path, 0666) != 0)
+        return error_errno(e, "let the pod's users connect to %s", a->path);
+    return 0;
+}
+
 int attach_new(struct loop *l, const struct attach_options *options, const struct attach_events *events, struct attach **ret,
                struct error *e)
 {
@@ -513,7 +526,7 @@ int attach_new(struct loop *l, const struct attach_options *options, const struc
 
     *a = (struct attach){ .loop = l, .options = *options, .events = *events, .path = xstrdup(options->path), .fd = -1, .resume_step = -1 };
     a->flush = loop_timer_new(l, flush_look, a);
-    if (ipc_listen(options->path, &a->fd, e) != 0 || loop_add(l, a->fd, LOOP_READ, on_accept, a, &a->source, e) != 0) {
+    if (ipc_listen(options->path, &a->fd, e) != 0 || open_to_pod(a, e) != 0 || loop_add(l, a->fd, LOOP_READ, on_accept, a, &a->source, e) != 0) {
         if (a->fd < 0) { /* the socket file is somebody else's */
             free(a->path);
             a->path = NULL;
@@ -523,6 +536,11 @@ int attach_new(struct loop *l, const struct attach_options *options, const struc
     }
     *ret = a;
     return 0;
+}
+
+bool attach_launcher_is_gone(const struct attach *a)
+{
+    return a->had_launcher && a->launcher == NULL;
 }
 
 void attach_free(struct attach *a)

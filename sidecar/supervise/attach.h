@@ -1,8 +1,9 @@
 /*
  * attach.h — the sidecar's unix socket: the launcher of this pod, and the clients inside the training process (wire/local.h).
  *
- * Who connects must have this process's user or be root; the first message must be a HELLO of this release; a malformed
- * message closes the connection. A client belongs to the round that its process was started for: one that comes with another
+ * Who connects must have this process's user or be root; in a pod the socket is for whoever sees its directory, because a training
+ * container may run as any user and the directory is mounted in this pod's containers alone. The first message must be a HELLO of
+ * this release; a malformed message closes the connection. A client belongs to the round that its process was started for: one that comes with another
  * fence is refused in words. Runs on the loop's thread.
  */
 #ifndef SUPERVISE_ATTACH_H
@@ -23,8 +24,11 @@ struct attach_events {
     void *ctx;
 };
 
+enum attach_access { ATTACH_USER, ATTACH_POD /* the directory is the boundary */ };
+
 struct attach_options {
     const char *path;            /* of the socket */
+    enum attach_access access;
     const char *job;             /* kept */
     struct engine *engine;       /* kept; may be NULL in tests: clients are refused then */
     struct checkpoint *checkpoint;
@@ -33,6 +37,7 @@ struct attach_options {
 MUST_CHECK int attach_new(struct loop *l, const struct attach_options *options, const struct attach_events *events,
                           struct attach **ret, struct error *e);
 void attach_free(struct attach *a);
+bool attach_launcher_is_gone(const struct attach *a); /* one was there, and is not now */
 
 /* The round that clients may belong to from now on. */
 void attach_session(struct attach *a, uint64_t fence, uint32_t rank, uint32_t size, int64_t resume_step);

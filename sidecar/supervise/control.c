@@ -1,47 +1,46 @@
 #include "sidecar/supervise/control.h"
 
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/ipc.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "job/control.h"
-#include "sidecar/ring/resolve.h"
+#include "sidecar/supervise/dial.h"
 #include "sidecar/supervise/websocket.h"
 
 #define SCHEME "unix:"
-#define RECONNECT_FIRST_MS 50
-#define RECONNECT_MAX_MS 2000
-#define REMOTE_FIRST_MS 500       /* an operator that is away is asked less often than a process beside us */
-#define REMOTE_MAX_MS 15000
-#define OPENING_MS 10000          /* look-up, connection and handshake */
 #define LINE_MAX_BYTES 65536
 #define REPORT_MAX_BYTES CONTROL_MESSAGE_MAX
+#define OPENING_MS 10000          /* look-up, connection and handshakes */
+#define PING_MS 10000             /* an operator that hangs keeps its connections open: it is asked whether it is alive */
+#define SILENT_MS 25000
+#define BUSY_QUIET 20             /* so often "not me" is no news: the next one may be the operator that leads */
 
-enum control_state { CONTROL_DOWN, CONTROL_RESOLVING, CONTROL_CONNECTING, CONTROL_UPGRADING, CONTROL_UP };
+/* How long until the next try; doubles up to `most`. An operator that is away is asked less often than a process beside us; one
+ * that only says that it does not lead, more often: behind its Service is another that may. */
+static const struct { int64_t first_ms, most_ms; } PAUSES[] = { { 50, 2000 }, { 500, 15000 }, { 100, 2000 } };
+enum pause { PAUSE_LOCAL, PAUSE_REMOTE, PAUSE_BUSY };
+
+enum control_state { CONTROL_DOWN, CONTROL_DIALLING, CONTROL_UPGRADING, CONTROL_UP };
 
 struct control {
     struct loop *loop;
     char *address, *path;         /* path: of the unix socket; NULL = a WebSocket */
     struct websocket_url url;
+    char *authority_file;         /* of the operator's certificate; NULL = none */
     char *token, key[WEBSOCKET_KEY_MAX];
     control_command_fn *on_command;
     control_connected_fn *on_connected;
     void *ctx;
     enum control_state state;
-    struct resolve *resolve;
-    int fd;                       /* -1: none */
-    struct loop_source *source;
-    struct loop_timer *timer;     /* down: connect again; between: give up */
-    int64_t reconnect_ms;
+    struct dial *dial;            /* NULL: down */
+    struct loop_timer *timer;     /* down: connect again; between: give up; up: ask whether the other side lives */
+    enum pause pause;
+    int64_t pause_ms, heard_ms;
+    int busy;                     /* times in a row that it was told to try again */
     bool told;                    /* that it is down; said once */
     struct buf in, message, out;  /* message: of a frame that is continued; out: what is being sent */
     char *next;                   /* the report after it */
@@ -56,35 +55,43 @@ static int64_t spread(const struct control *c)
     uint16_t random = 0;
 
     if (c->path != NULL || crypto_random(&random, sizeof random, &e) < 0)
-        return c->reconnect_ms;
-    return c->reconnect_ms / 2 + c->reconnect_ms * random / UINT16_MAX / 2;
+        return c->pause_ms;
+    return c->pause_ms / 2 + c->pause_ms * random / UINT16_MAX / 2;
 }
 
-static void disconnect(struct control *c)
+static void choose_pause(struct control *c, enum pause pause)
 {
-    int64_t most = c->path != NULL ? RECONNECT_MAX_MS : REMOTE_MAX_MS;
+    if (c->pause != pause || c->pause_ms == 0)
+        c->pause_ms = PAUSES[pause].first_ms;
+    else if (2 * c->pause_ms < PAUSES[pause].most_ms)
+        c->pause_ms *= 2;
+    else
+        c->pause_ms = PAUSES[pause].most_ms;
+    c->pause = pause;
+}
 
-    resolve_cancel(TAKE(c->resolve));
-    loop_remove(c->source);
-    c->source = NULL;
-    if (c->fd >= 0)
-        (void)close(c->fd);
-    c->fd = -1;
+static void disconnect(struct control *c, enum pause pause)
+{
+    dial_free(TAKE(c->dial));
     c->state = CONTROL_DOWN;
     buf_clear(&c->in);
     buf_clear(&c->message);
     buf_clear(&c->out);
     free(TAKE(c->next));
+    choose_pause(c, pause);
     loop_timer_at(c->timer, clock_mono_ms() + spread(c));
-    c->reconnect_ms = c->reconnect_ms < most / 2 ? 2 * c->reconnect_ms : most;
 }
 
 static void lose(struct control *c, const struct error *why)
 {
-    if (!c->told)
+    bool busy = why->kind == ERROR_BUSY;
+
+    c->busy = busy ? c->busy + 1 : 0;
+    if (!c->told && (!busy || c->busy > BUSY_QUIET)) {
         log_warn_from("nobody reads the reports; training goes on", why, KV("control", c->address));
-    c->told = true;
-    disconnect(c);
+        c->told = true;
+    }
+    disconnect(c, c->path != NULL ? PAUSE_LOCAL : busy ? PAUSE_BUSY : PAUSE_REMOTE);
 }
 
 static void come_up(struct control *c)
@@ -92,9 +99,14 @@ static void come_up(struct control *c)
     if (c->told)
         log_info("reports are read again", KV("control", c->address));
     c->told = false;
+    c->busy = 0;
+    c->pause_ms = 0;
     c->state = CONTROL_UP;
-    c->reconnect_ms = c->path != NULL ? RECONNECT_FIRST_MS : REMOTE_FIRST_MS;
-    loop_timer_cancel(c->timer);
+    c->heard_ms = clock_mono_ms();
+    if (c->path == NULL)
+        loop_timer_at(c->timer, c->heard_ms + PING_MS);
+    else
+        loop_timer_cancel(c->timer);
     c->on_connected(c->ctx);
 }
 
@@ -119,23 +131,19 @@ static void take_next(struct control *c)
     }
 }
 
-static bool flush(struct control *c)
+static int flush(struct control *c, struct error *e)
 {
-    for (;;) {
+    while (c->state >= CONTROL_UPGRADING) {
         if (c->out.len == 0 && c->next != NULL && c->state == CONTROL_UP)
             take_next(c);
         if (c->out.len == 0)
-            break;
-        ssize_t n = send(c->fd, c->out.text, c->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n > 0)
-            buf_consume(&c->out, (size_t)n);
-        else if (n < 0 && errno == EAGAIN)
-            break;
-        else if (n < 0 && errno != EINTR)
-            return false;
+            return 0;
+        ssize_t n = dial_send(c->dial, c->out.text, c->out.len, e);
+        if (n < 0)
+            return e->kind == ERROR_BUSY ? 0 : -1;
+        buf_consume(&c->out, (size_t)n);
     }
-    loop_set(c->source, LOOP_READ | (c->out.len > 0 ? LOOP_WRITE : 0));
-    return true;
+    return 0;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------------------------------------ */
@@ -171,9 +179,14 @@ static int take_lines(struct control *c, struct error *e)
 static int take_frame(struct control *c, const struct websocket_frame *f, struct error *e)
 {
     uint8_t mask[4];
+    uint16_t code = 0;
+    char reason[128];
 
     switch (f->opcode) {
-    case WEBSOCKET_CLOSE: return error_set(e, ERROR_GONE, "the operator closed the channel");
+    case WEBSOCKET_CLOSE:
+        websocket_close_reason(f, &code, reason);
+        return error_set(e, code == WEBSOCKET_TRY_LATER ? ERROR_BUSY : ERROR_GONE, "the operator closed the channel (code %u): %s", code,
+                         reason[0] != '\0' ? reason : "it gives no reason");
     case WEBSOCKET_PONG: return 0;
     case WEBSOCKET_PING:
         if (crypto_random(mask, sizeof mask, e) < 0)
@@ -218,18 +231,8 @@ static int take_answer(struct control *c, struct error *e)
     return 0;
 }
 
-static int receive(struct control *c, struct error *e)
+static int take(struct control *c, struct error *e)
 {
-    char bytes[4096];
-
-    ssize_t n = recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : error_errno(e, "receive");
-    if (n == 0)
-        return error_set(e, ERROR_GONE, "the other side closed the connection");
-    buf_add_bytes(&c->in, bytes, (size_t)n);
-    if (!buf_ok(&c->in))
-        return error_set(e, ERROR_LIMIT, "a message is longer than %d bytes", LINE_MAX_BYTES);
     if (c->path != NULL)
         return take_lines(c, e);
     if (c->state == CONTROL_UPGRADING && take_answer(c, e) < 0)
@@ -237,18 +240,31 @@ static int receive(struct control *c, struct error *e)
     return c->state == CONTROL_UP ? take_frames(c, e) : 0;
 }
 
-/* ---- connecting ----------------------------------------------------------------------------------------------------------- */
+/* All that has arrived; 0 also when what it led to has closed the channel. */
+static int receive(struct control *c, struct error *e)
+{
+    char bytes[4096];
+
+    while (c->dial != NULL) {
+        ssize_t n = dial_receive(c->dial, bytes, sizeof bytes, e);
+        if (n < 0)
+            return e->kind == ERROR_BUSY ? 0 : -1;
+        c->heard_ms = clock_mono_ms();
+        buf_add_bytes(&c->in, bytes, (size_t)n);
+        if (take(c, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------------- */
 
 static int upgrade(struct control *c, struct error *e)
 {
-    int code = 0;
-    socklen_t len = sizeof code;
-
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &code, &len) < 0)
-        return error_errno(e, "connect to %s", c->url.host);
-    errno = code;
-    if (code != 0)
-        return error_errno(e, "connect to %s", c->url.host);
+    if (c->path != NULL) {
+        come_up(c);
+        return 0;
+    }
     if (websocket_make_key(c->key, e) < 0)
         return -1;
     websocket_request(&c->url, c->key, CONTROL_PROTOCOL, c->token, &c->out);
@@ -256,90 +272,67 @@ static int upgrade(struct control *c, struct error *e)
     return 0;
 }
 
-static void on_io(void *ctx, int fd, unsigned events)
+static void on_dial(void *ctx, const struct error *why)
 {
     struct control *c = ctx;
     struct error e = ERROR_INIT;
     int result = 0;
 
-    (void)fd;
-    if (c->state == CONTROL_CONNECTING)
+    if (why != NULL) {
+        lose(c, why);
+        return;
+    }
+    if (c->state == CONTROL_DIALLING)
         result = upgrade(c, &e);
-    else if (events & (LOOP_READ | LOOP_HANGUP))
+    if (result == 0)
         result = receive(c, &e);
-    if (result == 0 && c->fd >= 0 && !flush(c))
-        result = error_errno(&e, "send");
+    if (result == 0)
+        result = flush(c, &e);
     if (result < 0)
         lose(c, &e);
 }
 
-static int dial(struct control *c, const struct addrinfo *a, struct error *e)
+static int open_channel(struct control *c, struct error *e)
 {
-    int on = 1, idle_s = 10, interval_s = 5, probes = 3;
+    struct dial_options options = { .path = c->path, .host = c->url.host, .port = c->url.port,
+                                    .authority_file = c->url.secure ? c->authority_file : NULL };
 
-    c->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (c->fd < 0)
-        return error_errno(e, "socket");
-    /* An operator whose node is gone says nothing: the kernel finds out. */
-    (void)setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    if (connect(c->fd, a->ai_addr, a->ai_addrlen) < 0 && errno != EINPROGRESS)
-        return error_errno(e, "connect to %s", c->url.host);
-    c->state = CONTROL_CONNECTING;
-    return loop_add(c->loop, c->fd, LOOP_WRITE, on_io, c, &c->source, e);
-}
-
-static void on_resolved(void *ctx, struct addrinfo *addresses, const struct error *why)
-{
-    struct control *c = ctx;
-    struct error e = ERROR_INIT;
-
-    c->resolve = NULL;
-    if (addresses == NULL) {
-        lose(c, why);
-        return;
-    }
-    if (dial(c, addresses, &e) < 0)
-        lose(c, &e);
-    freeaddrinfo(addresses);
-}
-
-static int open_local(struct control *c, struct error *e)
-{
-    if (ipc_connect(c->path, &c->fd, e) < 0 || loop_add(c->loop, c->fd, LOOP_READ, on_io, c, &c->source, e) < 0)
+    if (dial_new(c->loop, &options, on_dial, c, &c->dial, e) < 0)
         return -1;
-    come_up(c);
+    c->state = CONTROL_DIALLING;
+    loop_timer_at(c->timer, clock_mono_ms() + OPENING_MS);
     return 0;
 }
 
-static int open_remote(struct control *c, struct error *e)
+static int ask_whether_alive(struct control *c, struct error *e)
 {
-    struct addrinfo *addresses = NULL;
-    int result = 0;
+    int64_t now_ms = clock_mono_ms();
+    uint8_t mask[4];
 
-    loop_timer_at(c->timer, clock_mono_ms() + OPENING_MS);
-    if (resolve_literal(c->url.host, c->url.port, &addresses) == 1) {
-        result = dial(c, addresses, e);
-        freeaddrinfo(addresses);
-        return result;
-    }
-    c->state = CONTROL_RESOLVING;
-    return resolve_start(c->loop, c->url.host, c->url.port, on_resolved, c, &c->resolve, e);
+    if (now_ms - c->heard_ms >= SILENT_MS)
+        return error_set(e, ERROR_TIMEOUT, "the operator has not been heard for %d s", SILENT_MS / 1000);
+    if (crypto_random(mask, sizeof mask, e) < 0)
+        return -1;
+    loop_timer_at(c->timer, now_ms + PING_MS);
+    if (c->out.len == 0) /* else it is not reading now, and is asked by what waits */
+        websocket_frame(WEBSOCKET_PING, "", 0, mask, &c->out);
+    return flush(c, e);
 }
 
 static void on_timer(void *ctx)
 {
     struct control *c = ctx;
     struct error e = ERROR_INIT;
+    int result = 0;
 
-    if (c->state != CONTROL_DOWN) {
-        (void)error_set(&e, ERROR_TIMEOUT, "%s does not answer", c->url.host);
-        lose(c, &e);
-    } else if ((c->path != NULL ? open_local(c, &e) : open_remote(c, &e)) < 0) {
-        lose(c, &e);
+    switch (c->state) {
+    case CONTROL_DOWN: result = open_channel(c, &e); break;
+    case CONTROL_UP: result = ask_whether_alive(c, &e); break;
+    case CONTROL_DIALLING:
+    case CONTROL_UPGRADING: result = error_set(&e, ERROR_TIMEOUT, "%s does not answer", c->url.host); break;
     }
+    if (result < 0)
+        lose(c, &e);
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
@@ -350,12 +343,10 @@ void control_send(struct control *c, char *text)
 
     free(c->next);
     c->next = text;
-    if (c->state != CONTROL_UP) {
+    if (c->state != CONTROL_UP)
         free(TAKE(c->next)); /* whoever connects gets the state of that time */
-    } else if (!flush(c)) {
-        (void)error_errno(&e, "send");
+    else if (flush(c, &e) < 0)
         lose(c, &e);
-    }
 }
 
 bool control_flushed(const struct control *c)
@@ -371,13 +362,16 @@ int control_new(struct loop *l, const struct control_options *options, control_c
     struct websocket_url url = { .port = 0 };
 
     if (local && address[strlen(SCHEME)] == '\0')
-        return error_set(e, ERROR_INVALID, "RINGMASTER_CONTROL: found \"%.100s\", expected unix:PATH or ws://HOST[:PORT]/PATH", address);
+        return error_set(e, ERROR_INVALID, "RINGMASTER_CONTROL: found \"%.100s\", expected unix:PATH, ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH", address);
     if (!local && websocket_parse_url(address, &url, e) < 0)
         return error_wrap(e, "RINGMASTER_CONTROL");
+    if (url.secure && (options->authority_file == NULL || options->authority_file[0] == '\0'))
+        return error_set(e, ERROR_INVALID, "RINGMASTER_CONTROL_CA is not set: it names the file with the certificate of the authority that "
+                         "%s is checked against", address);
     struct control *c = xcalloc(1, sizeof *c);
     *c = (struct control){ .loop = l, .address = xstrdup(address), .path = local ? xstrdup(address + strlen(SCHEME)) : NULL, .url = url,
-                           .token = xstrdup(options->token), .on_command = on_command, .on_connected = on_connected, .ctx = ctx, .fd = -1,
-                           .reconnect_ms = local ? RECONNECT_FIRST_MS : REMOTE_FIRST_MS };
+                           .authority_file = xstrdup(options->authority_file), .token = xstrdup(options->token), .on_command = on_command,
+                           .on_connected = on_connected, .ctx = ctx };
     c->in = (struct buf)BUF_INIT(LINE_MAX_BYTES);
     c->message = (struct buf)BUF_INIT(LINE_MAX_BYTES);
     c->out = (struct buf)BUF_INIT(REPORT_MAX_BYTES);
@@ -391,11 +385,8 @@ void control_free(struct control *c)
 {
     if (c == NULL)
         return;
-    resolve_cancel(c->resolve);
+    dial_free(c->dial);
     loop_timer_free(c->timer);
-    loop_remove(c->source);
-    if (c->fd >= 0)
-        (void)close(c->fd);
     buf_release(&c->in);
     buf_release(&c->message);
     buf_release(&c->out);
@@ -403,6 +394,7 @@ void control_free(struct control *c)
     if (c->token != NULL)
         crypto_wipe(c->token, strlen(c->token));
     free(c->token);
+    free(c->authority_file);
     free(c->path);
     free(c->address);
     free(c);

@@ -24,6 +24,7 @@ struct member_options { /* texts are kept */
     const uint8_t *key;                   /* CRYPTO_KEY_BYTES, kept */
     int64_t peer_timeout_ms;
     const char *socket;                   /* for launcher and clients */
+    int socket_access;                    /* enum attach_access */
     const char *checkpoint_volume, *checkpoint_memory; /* volume NULL: memory only */
     int32_t checkpoint_keep;
     int64_t arena_bytes, results_bytes, connect_timeout_ms;
@@ -47,5 +48,6 @@ uint64_t member_fence(const struct member *m);          /* highest this sidecar 
 void member_accept(struct member *m, int fd /* taken */, const struct peer_hello *hello); /* ENGINE and DATA connections */
 /* Nothing is left to do here: no process runs and every staged checkpoint is committed. */
 bool member_idle(const struct member *m);
+bool member_launcher_is_gone(const struct member *m); /* one was there, and is not now */
 
 #endif

@@ -10,18 +10,20 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-#define SCHEME "ws://"
-#define DEFAULT_PORT 80
+static const struct { const char *scheme; int64_t port; bool secure; } SCHEMES[] = { { "ws://", 80, false }, { "wss://", 443, true } };
 #define CONTROL_FRAME_MAX 125
 static const char MAGIC[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"; /* RFC 6455, 1.3 */
 
 int websocket_parse_url(const char *text, struct websocket_url *url, struct error *e)
 {
-    const char *host = text + strlen(SCHEME);
-    int64_t port = DEFAULT_PORT;
+    size_t scheme = 0;
 
-    if (strncmp(text, SCHEME, strlen(SCHEME)) != 0)
-        return error_set(e, ERROR_INVALID, "found \"%.100s\", expected ws://HOST[:PORT]/PATH", text);
+    while (scheme < COUNT(SCHEMES) && strncmp(text, SCHEMES[scheme].scheme, strlen(SCHEMES[scheme].scheme)) != 0)
+        scheme++;
+    if (scheme == COUNT(SCHEMES))
+        return error_set(e, ERROR_INVALID, "found \"%.100s\", expected ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH", text);
+    const char *host = text + strlen(SCHEMES[scheme].scheme);
+    int64_t port = SCHEMES[scheme].port;
     size_t len = strcspn(host, "/");
     const char *path = host[len] == '/' ? host + len : "/", *bracket = host[0] == '[' ? memchr(host, ']', len) : NULL;
     const char *colon = memchr(bracket != NULL ? bracket : host, ':', len - (bracket != NULL ? (size_t)(bracket - host) : 0));
@@ -36,6 +38,7 @@ int websocket_parse_url(const char *text, struct websocket_url *url, struct erro
     (void)snprintf(url->host, sizeof url->host, "%.*s", (int)len, host);
     (void)snprintf(url->path, sizeof url->path, "%s", path);
     url->port = (int32_t)port;
+    url->secure = SCHEMES[scheme].secure;
     return 0;
 }
 
@@ -89,7 +92,8 @@ int websocket_answer(const char *bytes, size_t len, const char *key, struct erro
     auto_free char *head = xstrndup(bytes, (size_t)(end - bytes) + 2);
     if (strncmp(head, "HTTP/1.1 101", 12) != 0) {
         size_t first = strcspn(head, "\r\n");
-        return error_set(e, ERROR_DENIED, "the WebSocket handshake was answered with \"%.*s\"", (int)(first < 80 ? first : 80), head);
+        enum error_kind kind = strncmp(head, "HTTP/1.1 503", 12) == 0 ? ERROR_BUSY : ERROR_DENIED;
+        return error_set(e, kind, "the WebSocket handshake was answered with \"%.*s\"", (int)(first < 80 ? first : 80), head);
     }
     auto_free char *proof = xasprintf("%s%s", key, MAGIC);
     crypto_sha1(proof, strlen(proof), digest);
@@ -160,4 +164,12 @@ int websocket_read(const uint8_t *bytes, size_t len, size_t max, struct websocke
     *ret = (struct websocket_frame){ .opcode = (enum websocket_opcode)opcode, .is_last = (bytes[0] & 0x80) != 0, .bytes = bytes + head,
                                      .len = (size_t)size, .consumed = head + (size_t)size };
     return 1;
+}
+
+void websocket_close_reason(const struct websocket_frame *f, uint16_t *ret_code, char ret_text[128])
+{
+    size_t len = f->len > 2 ? f->len - 2 : 0;
+
+    *ret_code = f->len >= 2 ? (uint16_t)(f->bytes[0] << 8 | f->bytes[1]) : 0;
+    (void)snprintf(ret_text, 128, "%.*s", (int)(len < 123 ? len : 123), len > 0 ? (const char *)f->bytes + 2 : "");
 }

@@ -13,7 +13,10 @@ Test(websocket, urls)
         { "ws://[::1]:9/x", "[::1]", "/x", 9 },
         { "ws://[::1]", "[::1]", "/", 80 },
         { "ws://h", "h", "/", 80 },
-        { "wss://h/", NULL, NULL, 0 },
+        { "wss://h/", "h", "/", 443 },
+        { "wss://operator.ns.svc:8443/control/a/b", "operator.ns.svc", "/control/a/b", 8443 },
+        { "wsss://h/", NULL, NULL, 0 },
+        { "wss://", NULL, NULL, 0 },
         { "ws:///x", NULL, NULL, 0 },
         { "ws://h:0/x", NULL, NULL, 0 },
         { "ws://h:x/x", NULL, NULL, 0 },
@@ -28,7 +31,7 @@ Test(websocket, urls)
         int result = websocket_parse_url(ROWS[i].text, &url, &e);
         cr_expect_eq(result == 0, ROWS[i].host != NULL, "case %s", ROWS[i].text);
         if (result == 0 && ROWS[i].host != NULL)
-            cr_expect(strcmp(url.host, ROWS[i].host) == 0 && strcmp(url.path, ROWS[i].path) == 0 && url.port == ROWS[i].port, "case %s: %s %s %d",
+            cr_expect(url.secure == (strncmp(ROWS[i].text, "wss:", 4) == 0) && strcmp(url.host, ROWS[i].host) == 0 && strcmp(url.path, ROWS[i].path) == 0 && url.port == ROWS[i].port, "case %s: %s %s %d",
                       ROWS[i].text, url.host, url.path, (int)url.port);
     }
 }
@@ -115,5 +118,38 @@ Test(websocket, frames_of_every_size_are_masked)
         for (size_t k = 0; k < size; k++)
             wrong += (uint8_t)(frame[head + 4 + k] ^ MASK[k % 4]) != bytes[k];
         cr_expect_eq(wrong, 0, "%zu bytes", size);
+    }
+}
+
+Test(websocket, a_close_says_why)
+{
+    static const struct { const char *name; const uint8_t bytes[8]; size_t len; uint16_t code; const char *text; } ROWS[] = {
+        { "code and words", { 0x03, 0xf5, 'l', 'a', 't', 'e', 'r' }, 7, WEBSOCKET_TRY_LATER, "later" },
+        { "code alone", { 0x03, 0xe8 }, 2, 1000, "" },
+        { "nothing", { 0 }, 0, 0, "" },
+        { "half a code", { 0x03 }, 1, 0, "" },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        struct websocket_frame f = { .opcode = WEBSOCKET_CLOSE, .is_last = true, .bytes = ROWS[i].bytes, .len = ROWS[i].len };
+        uint16_t code = 9;
+        char text[128];
+        websocket_close_reason(&f, &code, text);
+        cr_expect(code == ROWS[i].code && strcmp(text, ROWS[i].text) == 0, "case %s: %u %s", ROWS[i].name, code, text);
+    }
+}
+
+Test(websocket, an_operator_that_does_not_lead_is_busy_and_any_other_refusal_is_not)
+{
+    static const struct { const char *head; enum error_kind kind; } ROWS[] = {
+        { "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 3\r\n\r\nno!", ERROR_BUSY },
+        { "HTTP/1.1 403 Forbidden\r\n\r\n", ERROR_DENIED },
+        { "HTTP/1.1 404 Not Found\r\n\r\n", ERROR_DENIED },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        struct error e = ERROR_INIT;
+        cr_expect_eq(websocket_answer(ROWS[i].head, strlen(ROWS[i].head), KEY, &e), -1);
+        cr_expect_eq(e.kind, ROWS[i].kind, "case %s", ROWS[i].head);
     }
 }
