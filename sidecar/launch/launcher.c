@@ -64,12 +64,14 @@ static void leave(struct launcher *l, int code)
     loop_stop(l->loop);
 }
 
-/* The code of the last process; without one, that of a launcher which was ended (SIGTERM) or should not have been. */
+/* The code of the last process; without one, that of a launcher which was ended (SIGTERM) or should not have been. A process that
+ * ends with 0 after SIGTERM has done as it was told, and its work is not done: nobody has said LEAVE, which is what tells that. */
 static int own_code(const struct launcher *l)
 {
-    if (l->has_exited)
-        return spawn_code(l->exited.wait_status);
-    return l->terminating ? 128 + SIGTERM : 1;
+    int code = l->has_exited ? spawn_code(l->exited.wait_status) : l->terminating ? 128 + SIGTERM : 1;
+    bool unfinished = l->terminating && !l->leave_asked && !l->options->no_sidecar;
+
+    return code == 0 && unfinished ? 128 + SIGTERM : code;
 }
 
 /* ---- the process ---- */

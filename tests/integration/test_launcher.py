@@ -326,6 +326,50 @@ time.sleep(100)
     assert process.wait(5) == 41
 
 
+OBEYS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(0))\nprint('ready', flush=True)\ntime.sleep(100)\n"
+
+
+def test_a_process_that_obeys_sigterm_has_not_finished(launch, sidecar, tmp_path):
+    """Exit 0 would tell Kubernetes that the replica's work is done; nobody has said so."""
+    process = launch(*script(tmp_path, OBEYS))
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    while b"ready" not in (tmp_path / "out").read_bytes():
+        time.sleep(0.01)
+    process.terminate()
+    sidecar.read(SIGNALLED)
+    assert os.WEXITSTATUS(sidecar.read(EXITED).status) == 0, "the sidecar hears the code as it is"
+    assert process.wait(5) == 143
+
+
+def test_sigterm_to_one_that_is_done_and_held_is_no_success_and_leave_is(launch, sidecar):
+    process = launch("true")
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    sidecar.read(EXITED)
+    process.terminate()
+    assert process.wait(5) == 143
+
+    process = launch("true")
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    sidecar.read(EXITED)
+    sidecar.leave(-1)
+    assert process.wait(5) == 0
+
+
+def test_without_a_sidecar_the_code_after_sigterm_is_that_of_the_process(launch_path, tmp_path):
+    path = tmp_path / "obeys.py"
+    path.write_text(OBEYS)
+    process = subprocess.Popen([launch_path, "--no-sidecar", "--", sys.executable, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.terminate()
+    assert process.wait(5) == 0
+
+
 def test_sigterm_before_the_start_ends_it(launch, sidecar):
     process = launch("sleep", "1000")
     sidecar.accept()
