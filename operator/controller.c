@@ -352,6 +352,8 @@ enum caller controller_check_caller(struct controller *c, const char *ns, const 
     struct job_state *s = state_of(c, ns, name);
     char right[CONTROL_TOKEN_MAX];
 
+    if (!c->synced)
+        return CALLER_LATER;
     if (s == NULL)
         return CALLER_WRONG;
     if (!s->key_known) {
@@ -386,4 +388,36 @@ bool controller_take_report(struct controller *c, const char *ns, const char *na
     state_take_report(s, report);
     controller_add(c, &s->key, "its coordinator reported", weighty ? 0 : REPORT_DELAY_MS);
     return true;
+}
+
+void controller_greet(struct controller *c, const struct kube_key *job)
+{
+    struct job_state *s = state_find(c->states, job);
+
+    if (s == NULL)
+        return;
+    s->asked_ms = 0;
+    controller_add(c, job, "its coordinator is connected", 0);
+}
+
+void controller_set_say(struct controller *c, controller_say_fn *say, void *ctx)
+{
+    c->say = say;
+    c->say_ctx = ctx;
+}
+
+void controller_authority_changed(struct controller *c)
+{
+    c->authority_generation++;
+    if (!c->synced)
+        return; /* every job is looked at then */
+    for (size_t i = 0; i < c->scope_count; i++) {
+        struct kube_cache_at at;
+        for (const struct job_entry *j = kube_cache_first(kube_informer_cache(c->scopes[i].jobs), &at); j != NULL; j = kube_cache_next(&at)) {
+            struct kube_key key;
+            if (!j->is_over && kube_key_set(&key, kube_entry_namespace(j), kube_entry_name(j)))
+                kube_queue_add(c->queue, &key, "the operator's authority changed", clock_mono_ms());
+        }
+    }
+    controller_wake(c);
 }

@@ -12,6 +12,7 @@
 #include "job/report.h"
 #include "kube/client.h"
 #include "kube/elector.h"
+#include "operator/authority.h"
 #include "operator/metrics.h"
 #include "operator/options.h"
 
@@ -22,6 +23,7 @@ struct controller_def {
     struct kube_client *client;
     struct kube_elector *const *elector; /* *elector NULL: no election, always leading */
     const char *instance;               /* for Events: this process */
+    const struct authority *authority;  /* for the jobs' Secrets; NULL: the channel is in clear */
     struct metrics *metrics;
 };
 
@@ -40,5 +42,12 @@ enum caller { CALLER_RIGHT, CALLER_WRONG, CALLER_LATER /* the job's key is not k
 enum caller controller_check_caller(struct controller *c, const char *ns, const char *name, const char *token);
 /* A checked coordinator's newest report. False: there is no such job. */
 bool controller_take_report(struct controller *c, const char *ns, const char *name, struct coordinator_report *report /* taken */);
+/* A coordinator that was right is connected: what it is to be told is told (again). */
+void controller_greet(struct controller *c, const struct kube_key *job);
+/* How words reach a job's coordinator; false: it is not connected. */
+typedef bool controller_say_fn(void *ctx, const struct kube_key *job, const char *text);
+void controller_set_say(struct controller *c, controller_say_fn *say, void *ctx);
+
+void controller_authority_changed(struct controller *c); /* the jobs' Secrets are looked at, and mended */
 
 #endif

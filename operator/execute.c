@@ -18,6 +18,7 @@
 #define HOLD_FIRST_MS 1000     /* between refused creations; doubles */
 #define HOLD_MAX_MS 60000
 #define LOOK_AGAIN_MS 200
+#define ASK_AGAIN_MS 30000     /* for a checkpoint: longer than most take to be committed */
 
 /* One request and what it is about. */
 struct step {
@@ -186,7 +187,8 @@ static cJSON *build_pod(const struct work *w, const struct item *item)
     auto_free char *control = o->control_url != NULL && o->control_url[0] != '\0'
                                   ? xasprintf("%s/control/%s/%s", o->control_url, w->key.ns, w->key.name) : NULL;
     struct pod_context context = { .addresses = &ADDRESSES, .attempt = item->attempt, .status = w->status,
-                                   .sidecar_image = o->sidecar_image, .gang = GANG_AUTO, .control = control };
+                                   .sidecar_image = o->sidecar_image, .gang = GANG_AUTO, .control = control,
+                                   .no_native_sidecars = w->c->def.options->no_native_sidecars };
 
     return pod_build(w->job, item->role, item->index, &context);
 }
@@ -350,8 +352,31 @@ void execute_pump(struct work *w)
         finish(w);
 }
 
+/* A checkpoint that is wanted is asked for until the status has it committed: who was told may be gone. */
+static void ask_for_checkpoint(struct work *w)
+{
+    struct job_state *s = w->state;
+    int64_t now_ms = clock_mono_ms(), again_ms = clock_wall_ms() + ASK_AGAIN_MS;
+
+    if (w->c->say == NULL || !checkpoint_is_wanted(w->job, w->status)) {
+        s->asked_ms = 0;
+        return;
+    }
+    if (s->asked_ms == 0 || now_ms - s->asked_ms >= ASK_AGAIN_MS) {
+        auto_free char *text = report_command_encode(COMMAND_CHECKPOINT, 0);
+        if (w->c->say(w->c->say_ctx, &w->key, text)) {
+            log_info("checkpoint asked for", KV("namespace", w->key.ns), KV("job", w->key.name));
+            s->asked_ms = now_ms;
+        }
+    }
+    if (w->requeue_at_ms == 0 || again_ms < w->requeue_at_ms)
+        w->requeue_at_ms = again_ms;
+}
+
 void execute_begin(struct work *w)
 {
+    ask_for_checkpoint(w);
+    secret_refresh(w);
     list_items(w);
     w->window = WINDOW_FIRST;
     execute_pump(w);

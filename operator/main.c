@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "operator/controller.h"
 #include "operator/surface.h"
+#include "operator/version.h"
 
 #define EXIT_USAGE 2
 #define IDENTITY_MAX 200
@@ -24,17 +25,82 @@ struct program {
     struct kube_config *config;
     struct kube_client *client;
     struct kube_elector *elector;
+    struct version_query *version;
+    struct authority *authority; /* NULL: the coordinators' channel is in clear */
     struct controller *controller;
     struct surface *surface;
     struct loop_timer *tick;
     struct metrics metrics;
     char identity[IDENTITY_MAX];
-    bool ending;
+    bool leading, ending;
     int64_t give_up_ms;
     int code;
 };
 
+/* ---- the coordinators' channel ---------------------------------------------------------------------------------------- */
+
+static bool may_write(void *ctx)
+{
+    const struct program *p = ctx;
+
+    return p->leading && (p->elector == NULL || kube_elector_held(p->elector));
+}
+
+static void on_authority(void *ctx)
+{
+    struct program *p = ctx;
+
+    if (p->surface != NULL)
+        surface_show_certificate(p->surface, &authority_get(p->authority)->serving);
+    if (p->controller != NULL)
+        controller_authority_changed(p->controller);
+}
+
+static bool say(void *ctx, const struct kube_key *job, const char *text)
+{
+    struct program *p = ctx;
+
+    return p->surface != NULL && surface_say(p->surface, job, text);
+}
+
+static const char *own_namespace(const struct program *p)
+{
+    const char *given = p->options.lease_namespace;
+
+    return given != NULL && given[0] != '\0' ? given : p->config->ns;
+}
+
+static int start_authority(struct program *p, struct error *e)
+{
+    const struct options *o = &p->options;
+    struct authority_def def = { .ns = own_namespace(p), .name = o->tls_secret, .host = o->control_host, .lifetime_ms = o->certificate_ms,
+                                 .may_write = may_write, .changed = on_authority, .ctx = p };
+
+    return o->control_host != NULL ? authority_new(p->loop, p->client, &def, &p->authority, e) : 0;
+}
+
+static int start_surface(struct program *p, struct error *e)
+{
+    const struct options *o = &p->options;
+    struct surface_options options = { .address = o->listen_address, .port = (int)o->listen_port, .control_port = (int)o->control_port,
+                                       .control_address = o->control_address != NULL ? o->control_address : "" };
+
+    if (o->listen_port == 0)
+        return 0;
+    controller_set_say(p->controller, say, p);
+    return surface_new(p->loop, &options, p->controller, &p->surface, e);
+}
+
 /* ---- leading ---------------------------------------------------------------------------------------------------------- */
+
+static void lead(struct program *p)
+{
+    p->leading = true;
+    if (p->authority != NULL)
+        authority_look(p->authority);
+    controller_lead(p->controller);
+    loop_timer_at(p->tick, clock_mono_ms()); /* coordinators are let in from now on */
+}
 
 static void on_lease(void *ctx, bool held)
 {
@@ -42,7 +108,7 @@ static void on_lease(void *ctx, bool held)
 
     if (held) {
         log_info("leading", KV("identity", p->identity));
-        controller_lead(p->controller);
+        lead(p);
     } else if (!p->ending) {
         /* Another may lead by now. Starting anew is the one way that leaves nothing behind. */
         log_error("the lease is lost, so this process ends; it is started again and waits for its turn");
@@ -63,18 +129,32 @@ static int start_elector(struct program *p, struct error *e)
     uint64_t seed = 0;
 
     if (!o->leader_elect) {
-        controller_lead(p->controller);
+        lead(p);
         return 0;
     }
     if (crypto_random(&seed, sizeof seed, e) < 0)
         return -1;
     struct kube_elector_def def = {
-        .ns = o->lease_namespace != NULL && o->lease_namespace[0] != '\0' ? o->lease_namespace : p->config->ns,
+        .ns = own_namespace(p),
         .name = o->lease_name,
         .lease = { .identity = p->identity, .duration_ms = o->lease_duration_ms, .renew_deadline_ms = o->lease_renew_ms,
                    .retry_ms = o->lease_retry_ms, .seed = seed },
         .changed = on_lease, .trouble = on_lease_trouble, .ctx = p };
     return kube_elector_new(p->loop, p->client, &def, &p->elector, e);
+}
+
+/* Pods look different in an old cluster: nobody leads before it is known which this is. */
+static void on_version(void *ctx, bool has_native_sidecars)
+{
+    struct program *p = ctx;
+    struct error e = ERROR_INIT;
+
+    p->options.no_native_sidecars = !has_native_sidecars;
+    if (p->ending || start_elector(p, &e) == 0)
+        return;
+    log_error_from("the operator cannot start", &e);
+    p->code = 1;
+    loop_stop(p->loop);
 }
 
 /* ---- ending ----------------------------------------------------------------------------------------------------------- */
@@ -163,20 +243,24 @@ static int start(struct program *p, struct error *e)
         return -1;
     log_info("starting", KV("version", RINGMASTER_VERSION), KV("server", p->config->server), KV("identity", p->identity),
              KV("namespaces", o->namespace_count > 0 ? o->namespaces : "all"));
-    struct controller_def def = { .options = o, .client = p->client, .elector = &p->elector, .instance = p->identity, .metrics = &p->metrics };
-    if (controller_new(p->loop, &def, &p->controller, e) < 0 || start_elector(p, e) < 0)
+    if (start_authority(p, e) < 0)
         return -1;
-    if (o->listen_port > 0 && surface_new(p->loop, o->listen_address, (int)o->listen_port, p->controller, &p->surface, e) < 0)
+    struct controller_def def = { .options = o, .client = p->client, .elector = &p->elector, .instance = p->identity, .authority = p->authority,
+                                  .metrics = &p->metrics };
+    if (controller_new(p->loop, &def, &p->controller, e) < 0 || start_surface(p, e) < 0)
         return -1;
     p->tick = loop_timer_new(p->loop, on_tick, p);
     loop_timer_at(p->tick, clock_mono_ms());
+    p->version = version_ask(p->loop, p->client, on_version, p);
     return 0;
 }
 
 static void stop(struct program *p)
 {
     surface_free(p->surface);
+    version_free(p->version);
     controller_free(p->controller);
+    authority_free(p->authority);
     kube_elector_free(p->elector);
     kube_client_free(p->client);
     kube_config_free(p->config);

@@ -21,7 +21,14 @@ static const struct opt_def OPTIONS[] = {
     { .flag = "sidecar-image", .env = "RINGMASTER_SIDECAR_IMAGE", .def = "ringmaster-sidecar:" RINGMASTER_VERSION, TEXT(sidecar_image),
       .value = "IMAGE", .help = "image of the sidecar, where a job does not name one" },
     { .flag = "control-url", .env = "RINGMASTER_CONTROL_URL", TEXT(control_url), .value = "URL",
-      .help = "where coordinators reach this program (ws://ringmaster-operator.NAMESPACE.svc:8080); without it they do not report" },
+      .help = "where coordinators reach this program (wss://ringmaster-operator.NAMESPACE.svc:8443); without it they do not report; "
+              "with ws:// the channel is not encrypted and stands at --listen" },
+    { .flag = "listen-control", .env = "RINGMASTER_LISTEN_CONTROL", .def = ":8443", TEXT(listen_control), .value = "[ADDRESS]:PORT",
+      .help = "with a wss:// control URL: where the coordinators' channel is served" },
+    { .flag = "tls-secret", .env = "RINGMASTER_TLS_SECRET", .def = "ringmaster-operator-tls", TEXT(tls_secret), .value = "NAME",
+      .help = "with a wss:// control URL: Secret, in the Lease's namespace, that keeps this program's own authority and certificate" },
+    { .flag = "certificate-lifetime", .env = "RINGMASTER_CERTIFICATE_LIFETIME", .def = "2160h", TIME(certificate_ms, 6000, 365 * 86400000ll),
+      .help = "life of the certificate that coordinators are shown; it is renewed when a third is left" },
     { .flag = "listen", .env = "RINGMASTER_LISTEN", .def = ":8080", TEXT(listen), .value = "[ADDRESS]:PORT",
       .help = "where /healthz, /readyz, /metrics and the coordinators' channel are served; :0 for nowhere" },
     { .flag = "max-jobs", .env = "RINGMASTER_MAX_JOBS", .def = "256", INT(max_jobs, 1, 100000),
@@ -77,13 +84,35 @@ static int split_namespaces(struct options *o, struct error *e)
     return 0;
 }
 
-static int split_listen(struct options *o, struct error *e)
+static int split_listen(const char *flag, const char *text, char **ret_address, int64_t *ret_port, struct error *e)
 {
-    const char *colon = strrchr(o->listen, ':');
+    const char *colon = strrchr(text, ':');
 
-    if (colon == NULL || !text_int(colon + 1, &o->listen_port) || o->listen_port < 0 || o->listen_port > 65535)
-        return error_set(e, ERROR_INVALID, "--listen: found \"%.80s\", expected [ADDRESS]:PORT", o->listen);
-    o->listen_address = xstrndup(o->listen, (size_t)(colon - o->listen));
+    if (colon == NULL || !text_int(colon + 1, ret_port) || *ret_port < 0 || *ret_port > 65535)
+        return error_set(e, ERROR_INVALID, "%s: found \"%.80s\", expected [ADDRESS]:PORT", flag, text);
+    *ret_address = xstrndup(text, (size_t)(colon - text));
+    return 0;
+}
+
+/* "wss://HOST[:PORT]": the host is what the certificate is made for. */
+static int read_control_url(struct options *o, struct error *e)
+{
+    static const char CLEAR[] = "ws://", SECURE[] = "wss://";
+    const char *url = o->control_url != NULL ? o->control_url : "";
+    bool secure = strncmp(url, SECURE, strlen(SECURE)) == 0;
+
+    if (url[0] == '\0' || strncmp(url, CLEAR, strlen(CLEAR)) == 0)
+        return 0;
+    const char *host = url + strlen(SECURE);
+    bool bracket = secure && host[0] == '[';
+    size_t len = secure ? strcspn(host += bracket, bracket ? "]" : ":/") : 0;
+    if (len == 0)
+        return error_set(e, ERROR_INVALID, "--control-url: found \"%.100s\", expected wss://HOST[:PORT] or ws://HOST[:PORT]", url);
+    o->control_host = xstrndup(host, len);
+    if (split_listen("--listen-control", o->listen_control, &o->control_address, &o->control_port, e) < 0)
+        return -1;
+    if (o->control_port == 0 || o->listen_port == 0)
+        return error_set(e, ERROR_INVALID, "--listen-control, --listen: port 0 serves nobody, and --control-url says that coordinators come");
     return 0;
 }
 
@@ -100,7 +129,9 @@ int options_read(int argc, char **argv, struct options *o, bool *ret_help, struc
         return error_set(e, ERROR_INVALID, "found \"%.80s\", expected only options; see --help", argv[next]);
     if (o->lease_renew_ms >= o->lease_duration_ms)
         return error_set(e, ERROR_INVALID, "--lease-renew-deadline must be below --lease-duration: the difference is what keeps two leaders apart");
-    return split_namespaces(o, e) < 0 ? -1 : split_listen(o, e);
+    if (split_namespaces(o, e) < 0 || split_listen("--listen", o->listen, &o->listen_address, &o->listen_port, e) < 0)
+        return -1;
+    return read_control_url(o, e);
 }
 
 void options_release(struct options *o)
@@ -109,5 +140,7 @@ void options_release(struct options *o)
         free(o->namespace_list[i]);
     free(o->namespace_list);
     free(o->listen_address);
+    free(o->control_address);
+    free(o->control_host);
     opt_release(OPTIONS, COUNT(OPTIONS), o);
 }

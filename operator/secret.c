@@ -12,6 +12,14 @@
 
 #define KEY_TEXT_BYTES (2 * CRYPTO_KEY_BYTES)
 
+/* The authority that a coordinator checks us by; NULL: none, or none yet. */
+static const char *authority_pem(const struct controller *c)
+{
+    const struct authority_data *d = c->def.authority != NULL ? authority_get(c->def.authority) : NULL;
+
+    return d != NULL ? d->authority.pem : NULL;
+}
+
 static cJSON *secret_object(const struct work *w, const char *hex)
 {
     cJSON *o = json_object(), *metadata = json_object(), *labels = json_object(), *data = json_object(), *owners = json_array();
@@ -29,8 +37,9 @@ static cJSON *secret_object(const struct work *w, const char *hex)
     json_put(metadata, "ownerReferences", owners);
     json_put(o, "metadata", metadata);
     json_put_text(o, "type", "Opaque");
-    json_put_bool(o, "immutable", true);
-    json_put_text(data, "key", hex);
+    json_put_text(data, POD_SECRET_KEY, hex);
+    if (authority_pem(w->c) != NULL)
+        json_put_text(data, POD_SECRET_AUTHORITY, authority_pem(w->c));
     json_put(o, "stringData", data);
     return o;
 }
@@ -51,6 +60,50 @@ static bool take_key(struct job_state *s, const cJSON *object)
     s->key_known = crypto_unhex(hex, s->job_key, sizeof s->job_key);
     crypto_wipe(hex, sizeof hex);
     return s->key_known;
+}
+
+/* ---- the authority in it ---------------------------------------------------------------------------------------------- */
+
+struct mend { struct controller *c; struct kube_key key; uint64_t generation; };
+
+static void on_mended(void *ctx, struct kube_reply *reply)
+{
+    struct mend *m = ctx;
+    struct job_state *s = state_find(m->c->states, &m->key);
+
+    if (reply->error != NULL && reply->error->kind != ERROR_CONFLICT && reply->error->kind != ERROR_NOT_FOUND)
+        log_warn_from("the Secret of a job keeps a former authority; its coordinator cannot report", reply->error, KV("namespace", m->key.ns),
+                      KV("job", m->key.name));
+    if (s != NULL && reply->error == NULL)
+        s->authority_seen = m->generation;
+    free(m);
+}
+
+/* A Secret of a former authority gets the present one; the kubelets bring it to the pods, and the sidecars read it at each try. */
+static void mend_authority(struct controller *c, struct job_state *s, const cJSON *object)
+{
+    const char *right = authority_pem(c);
+    cJSON *data = cJSON_GetObjectItemCaseSensitive(object, "data");
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(data, POD_SECRET_AUTHORITY);
+    struct error e = ERROR_INIT;
+
+    if (right == NULL)
+        return;
+    auto_free char *encoded = base64_encode(right, strlen(right));
+    if (cJSON_IsString(item) && strcmp(item->valuestring, encoded) == 0) {
+        s->authority_seen = c->authority_generation;
+        return;
+    }
+    auto_json cJSON *body = cJSON_Duplicate(object, true);
+    data = cJSON_GetObjectItemCaseSensitive(body, "data");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, POD_SECRET_AUTHORITY);
+    json_put_text(data, POD_SECRET_AUTHORITY, encoded);
+    struct mend *m = xcalloc(1, sizeof *m);
+    *m = (struct mend){ .c = c, .key = s->key, .generation = c->authority_generation };
+    struct kube_request r = { .verb = KUBE_UPDATE, .resource = &RESOURCE_SECRET, .ns = s->key.ns, .name = kube_name(object), .body = body,
+                              .field_manager = FIELD_MANAGER, .want = KUBE_WANT_METADATA };
+    if (!controller_may_write(c) || kube_client_send(c->def.client, &r, on_mended, m, NULL, &e) < 0)
+        free(m);
 }
 
 /* ---- creating -------------------------------------------------------------------------------------------------------- */
@@ -108,7 +161,9 @@ static void on_found(void *ctx, struct kube_reply *reply)
     const cJSON *owner = kube_controller(reply->object);
     if (strcmp(kube_controller_uid(reply->object), w->state->uid) == 0) {
         bool well = take_key(w->state, reply->object);
-        if (!well)
+        if (well)
+            mend_authority(w->c, w->state, reply->object);
+        else
             refuse(w, "it does not hold a key of 64 hex digits under \"key\"; delete it, it is made anew");
         done(w, well);
     } else if (strcmp(json_text(owner, "kind", ""), JOB_KIND) == 0 && strcmp(json_text(owner, "name", ""), w->key.name) == 0) {
@@ -126,6 +181,7 @@ static void on_created(void *ctx, struct kube_reply *reply)
 
     if (reply->error == NULL) {
         w->state->key_known = true;
+        w->state->authority_seen = w->made_generation;
         done(w, true);
         return;
     }
@@ -150,6 +206,9 @@ bool secret_create(struct work *w)
     char hex[KEY_TEXT_BYTES + 1];
     struct error e = ERROR_INIT;
 
+    if (w->c->def.authority != NULL && authority_pem(w->c) == NULL && !authority_is_late(w->c->def.authority))
+        return false; /* it takes a moment, once in the life of an installation */
+    w->made_generation = authority_pem(w->c) != NULL ? w->c->authority_generation : 0;
     if (!w->state->key_known && crypto_random(w->state->job_key, sizeof w->state->job_key, &e) < 0) {
         log_error_from("no random bytes for a key", &e);
         return false;
@@ -172,13 +231,18 @@ static void on_fetched(void *ctx, struct kube_reply *reply)
     struct fetch *f = ctx;
     struct job_state *s = state_find(f->c->states, &f->key);
 
-    if (s != NULL && strcmp(s->uid, f->uid) == 0 && reply->error == NULL && strcmp(kube_controller_uid(reply->object), f->uid) == 0)
-        (void)take_key(s, reply->object); /* without it the coordinator is turned away and asks again */
+    if (s != NULL)
+        s->key_asked = false;
+    if (s != NULL && strcmp(s->uid, f->uid) == 0 && reply->error == NULL && strcmp(kube_controller_uid(reply->object), f->uid) == 0 &&
+        take_key(s, reply->object)) /* without it the coordinator is turned away and asks again */
+        mend_authority(f->c, s, reply->object);
     free(f);
 }
 
 void secret_fetch(struct controller *c, struct job_state *s)
 {
+    if (s->key_asked)
+        return;
     struct fetch *f = xcalloc(1, sizeof *f);
     struct training_job named = { .name = s->key.name };
     struct error e = ERROR_INIT;
@@ -188,6 +252,17 @@ void secret_fetch(struct controller *c, struct job_state *s)
     (void)snprintf(f->uid, sizeof f->uid, "%s", s->uid);
     pod_secret_name(&named, name);
     struct kube_request r = { .verb = KUBE_GET, .resource = &RESOURCE_SECRET, .ns = s->key.ns, .name = name };
-    if (kube_client_send(c->def.client, &r, on_fetched, f, NULL, &e) < 0)
+    s->key_asked = kube_client_send(c->def.client, &r, on_fetched, f, NULL, &e) == 0;
+    if (!s->key_asked)
         free(f);
+}
+
+void secret_refresh(struct work *w)
+{
+    struct job_state *s = w->state;
+    bool at_work = pod_has_sidecar(w->job) && !phase_is_final(w->status->phase) && w->status->phase != PHASE_SUSPENDED &&
+                   kube_cache_count_of(kube_informer_cache(w->scope->pods), s->uid) > 0;
+
+    if (at_work && authority_pem(w->c) != NULL && s->authority_seen != w->c->authority_generation)
+        secret_fetch(w->c, s);
 }

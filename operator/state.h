@@ -41,6 +41,8 @@ struct job_state {
     bool secret_known, key_known;
     int32_t secret_attempt;     /* it is looked for once in an attempt */
     uint8_t job_key[CRYPTO_KEY_BYTES];
+    bool key_asked;             /* its Secret is being read */
+    uint64_t authority_seen;    /* generation of the authority that its Secret is known to hold; 0 = unknown */
 
     int64_t service_until_ms;   /* monotonic: our Services are on their way into the cache until then */
 
@@ -49,7 +51,7 @@ struct job_state {
     int64_t hold_ms;            /* how long the last hold was; doubles */
 
     struct coordinator_report *report; /* newest; NULL = none */
-    uint64_t channel;           /* connection of its coordinator; 0 = none */
+    int64_t asked_ms;           /* monotonic: when its coordinator was last told to save; 0 = not since it connected */
     struct job_state *next;     /* in its bucket */
 };
 

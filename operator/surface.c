@@ -1,152 +1,27 @@
 #include "operator/surface.h"
 
 #include <errno.h>
-#include <libwebsockets.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "job/control.h"
+#include "base/tls.h"
+#include "operator/surface_parts.h"
 
 #define METRICS_MAX (256u << 10)
 #define SILENT_MS 30000        /* of the loop, until /healthz says so */
 #define SERVICE_MS 1000
-#define SESSIONS_MAX 4096
-
-/* A connection, on the thread. libwebsockets owns the memory. */
-struct session {
-    struct session *next;      /* of the coordinators */
-    struct lws *wsi;
-    uint64_t id;               /* 0: no coordinator */
-    struct buf in;             /* a message whose end has not come */
-    char *reply;               /* body of an HTTP answer */
-};
-
-/* What the thread tells the loop. */
-enum notice_kind { NOTICE_OPENED, NOTICE_MESSAGE, NOTICE_CLOSED };
-struct notice {
-    struct surface *surface;
-    enum notice_kind kind;
-    uint64_t id;
-    char ns[KUBE_NS_MAX], name[JOB_NAME_MAX + 1], token[CONTROL_TOKEN_MAX];
-    char *text; size_t len;
-};
-
-/* A coordinator that has proved itself, on the loop. */
-struct coordinator { uint64_t id; char ns[KUBE_NS_MAX], name[JOB_NAME_MAX + 1]; struct coordinator *next; };
-
-struct surface {
-    struct loop *loop;
-    struct controller *controller;
-    struct lws_context *lws;
-    pthread_t thread;
-    atomic_bool stop;
-
-    struct coordinator *coordinators; /* loop */
-    size_t coordinator_count;
-
-    struct session *sessions;  /* thread */
-    size_t session_count;
-    uint64_t next_id;
-
-    pthread_mutex_t lock;      /* of what follows */
-    struct buf metrics;
-    bool ready;
-    int64_t told_ms;
-    uint64_t *closing; size_t closing_count, closing_cap; /* ids that the loop wants closed */
-};
 
 /* ---- loop side -------------------------------------------------------------------------------------------------------- */
-
-static void close_later(struct surface *s, uint64_t id)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    if (s->closing_count == s->closing_cap) {
-        s->closing_cap = s->closing_cap > 0 ? 2 * s->closing_cap : 16;
-        s->closing = xrealloc(s->closing, s->closing_cap, sizeof *s->closing);
-    }
-    s->closing[s->closing_count++] = id;
-    (void)pthread_mutex_unlock(&s->lock);
-    lws_cancel_service(s->lws);
-}
-
-static void on_opened(struct surface *s, const struct notice *n)
-{
-    enum caller caller = controller_check_caller(s->controller, n->ns, n->name, n->token);
-
-    if (caller != CALLER_RIGHT) {
-        if (caller == CALLER_WRONG)
-            log_warn("a coordinator that could not prove its job was turned away", KV("namespace", n->ns), KV("job", n->name));
-        close_later(s, n->id);
-        return;
-    }
-    struct coordinator *c = xcalloc(1, sizeof *c);
-    c->id = n->id;
-    memcpy(c->ns, n->ns, sizeof c->ns);
-    memcpy(c->name, n->name, sizeof c->name);
-    c->next = s->coordinators;
-    s->coordinators = c;
-    s->coordinator_count++;
-}
-
-static void on_message(struct surface *s, const struct notice *n)
-{
-    const struct coordinator *c = s->coordinators;
-    struct error e = ERROR_INIT;
-
-    while (c != NULL && c->id != n->id)
-        c = c->next;
-    if (c == NULL)
-        return; /* turned away */
-    struct coordinator_report *report = xcalloc(1, sizeof *report);
-    if (report_decode(n->text, n->len, report, &e) < 0) {
-        log_warn_from("a coordinator's report cannot be read", &e, KV("namespace", c->ns), KV("job", c->name));
-        free(report);
-        close_later(s, n->id);
-    } else if (!controller_take_report(s->controller, c->ns, c->name, report)) {
-        close_later(s, n->id);
-    }
-}
-
-static void on_closed(struct surface *s, uint64_t id)
-{
-    for (struct coordinator **at = &s->coordinators; *at != NULL; at = &(*at)->next) {
-        struct coordinator *c = *at;
-        if (c->id != id)
-            continue;
-        *at = c->next;
-        free(c);
-        s->coordinator_count--;
-        return;
-    }
-}
-
-static void on_notice(void *ctx)
-{
-    struct notice *n = ctx;
-    struct surface *s = n->surface;
-
-    if (!atomic_load(&s->stop)) {
-        switch (n->kind) {
-        case NOTICE_OPENED: on_opened(s, n); break;
-        case NOTICE_MESSAGE: on_message(s, n); break;
-        case NOTICE_CLOSED: on_closed(s, n->id); break;
-        }
-    }
-    crypto_wipe(n->token, sizeof n->token);
-    free(n->text);
-    free(n);
-}
 
 void surface_tell(struct surface *s, const struct metrics *m)
 {
     struct buf text = BUF_INIT(METRICS_MAX);
 
     metrics_format(m, &text);
+    atomic_store(&s->leading, m->leading);
     (void)pthread_mutex_lock(&s->lock);
     buf_release(&s->metrics);
     s->metrics = text;
@@ -155,25 +30,16 @@ void surface_tell(struct surface *s, const struct metrics *m)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-size_t surface_coordinators(const struct surface *s)
+void surface_show_certificate(struct surface *s, const struct certificate *c)
 {
-    return s->coordinator_count;
+    (void)pthread_mutex_lock(&s->lock);
+    certificate_release(&s->certificate);
+    s->certificate = (struct certificate){ .pem = xstrdup(c->pem), .key_pem = xstrdup(c->key_pem) };
+    (void)pthread_mutex_unlock(&s->lock);
+    lws_cancel_service(s->lws);
 }
 
 /* ---- thread side: HTTP ------------------------------------------------------------------------------------------------ */
-
-static struct notice *notice_new(struct surface *s, enum notice_kind kind, uint64_t id)
-{
-    struct notice *n = xcalloc(1, sizeof *n);
-
-    *n = (struct notice){ .surface = s, .kind = kind, .id = id };
-    return n;
-}
-
-static void post(struct notice *n)
-{
-    loop_post(n->surface->loop, on_notice, n);
-}
 
 /* The body of the answer, owned; *ret_code its status. */
 static char *answer(struct surface *s, const char *path, unsigned *ret_code)
@@ -226,90 +92,73 @@ static int on_http_writable(struct lws *wsi, struct session *session)
     return lws_http_transaction_completed(wsi) != 0 ? -1 : 0;
 }
 
-/* ---- thread side: coordinators ---------------------------------------------------------------------------------------- */
+/* ---- thread side: TLS ------------------------------------------------------------------------------------------------- */
 
-static bool read_caller(struct lws *wsi, struct notice *n)
+static int on_event(struct lws *wsi, enum lws_callback_reasons reason, void *user, void *in, size_t len);
+
+/* The plain port knows the channel only where there is no other: a token is not shown in clear. */
+static const struct lws_protocols WITHOUT_CHANNEL[] = {
+    { .name = "http", .callback = on_event, .per_session_data_size = sizeof(struct session) },
+    { .name = NULL },
+};
+static const struct lws_protocols WITH_CHANNEL[] = {
+    { .name = "http", .callback = on_event, .per_session_data_size = sizeof(struct session) },
+    { .name = CONTROL_PROTOCOL, .callback = on_event, .per_session_data_size = sizeof(struct session), .rx_buffer_size = 64u << 10 },
+    { .name = NULL },
+};
+
+static struct lws_vhost *listen_at(struct surface *s, const char *name, const char *address, int port, bool secure)
 {
-    static const char BEARER[] = "Bearer ";
-    char path[256], header[sizeof BEARER + CONTROL_TOKEN_MAX + 1];
+    bool has_channel = secure || s->options.control_port == 0;
+    struct lws_context_creation_info info = {
+        .vhost_name = name, .port = port, .iface = address[0] != '\0' ? address : NULL, .protocols = has_channel ? WITH_CHANNEL : WITHOUT_CHANNEL,
+        .timeout_secs = 20, .ka_time = 30, .ka_probes = 3, .ka_interval = 10,
+        .options = LWS_SERVER_OPTION_FAIL_UPON_UNABLE_TO_BIND |
+                   (secure ? LWS_SERVER_OPTION_DO_SSL_GLOBAL_INIT | LWS_SERVER_OPTION_CREATE_VHOST_SSL_CTX | LWS_SERVER_OPTION_DISABLE_OS_CA_CERTS : 0),
+    };
 
-    if (lws_hdr_copy(wsi, path, sizeof path, WSI_TOKEN_GET_URI) <= 0 ||
-        lws_hdr_copy(wsi, header, sizeof header, WSI_TOKEN_HTTP_AUTHORIZATION) <= 0)
-        return false;
-    if (strncmp(path, CONTROL_PATH, strlen(CONTROL_PATH)) != 0 || strncmp(header, BEARER, strlen(BEARER)) != 0)
-        return false;
-    char *ns = path + strlen(CONTROL_PATH), *slash = strchr(ns, '/');
-    if (slash == NULL)
-        return false;
-    *slash = '\0';
-    const char *name = slash + 1, *token = header + strlen(BEARER);
-    if (strlen(ns) >= sizeof n->ns || strlen(name) >= sizeof n->name || strlen(token) >= sizeof n->token)
-        return false;
-    memcpy(n->ns, ns, strlen(ns) + 1);
-    memcpy(n->name, name, strlen(name) + 1);
-    memcpy(n->token, token, strlen(token) + 1);
-    crypto_wipe(header, sizeof header);
-    return true;
+    return lws_create_vhost(s->lws, &info);
 }
 
-static int on_established(struct surface *s, struct lws *wsi, struct session *session)
+/* libwebsockets has made a context of OpenSSL's for the secure port: it gets its certificate now, and later ones as they come. */
+static int on_tls_context(struct surface *s, void *openssl_context)
 {
-    struct notice *n = notice_new(s, NOTICE_OPENED, ++s->next_id);
+    struct error e = ERROR_INIT;
 
-    if (s->session_count >= SESSIONS_MAX || !read_caller(wsi, n)) {
-        free(n);
-        return -1;
+    if (s->shown.pem == NULL)
+        return 0; /* of the plain port */
+    if (tls_server_use(openssl_context, &s->shown, &e) < 0) {
+        log_error_from("the certificate of the coordinators' channel cannot be used", &e);
+        return 1;
     }
-    *session = (struct session){ .next = s->sessions, .wsi = wsi, .id = n->id, .in = BUF_INIT(CONTROL_MESSAGE_MAX) };
-    s->sessions = session;
-    s->session_count++;
-    post(n);
+    s->tls_context = openssl_context;
     return 0;
 }
 
-static int on_receive(struct surface *s, struct lws *wsi, struct session *session, const void *bytes, size_t len)
+static void take_certificate(struct surface *s)
 {
-    buf_add_bytes(&session->in, bytes, len);
-    if (!buf_ok(&session->in))
-        return -1;
-    if (lws_remaining_packet_payload(wsi) > 0 || !lws_is_final_fragment(wsi))
-        return 0;
-    struct notice *n = notice_new(s, NOTICE_MESSAGE, session->id);
-    n->len = session->in.len;
-    n->text = buf_take(&session->in);
-    post(n);
-    return 0;
-}
+    struct error e = ERROR_INIT;
 
-static void on_session_end(struct surface *s, struct session *session)
-{
-    if (session->id == 0)
-        return;
-    for (struct session **at = &s->sessions; *at != NULL; at = &(*at)->next) {
-        if (*at == session) {
-            *at = session->next;
-            s->session_count--;
-            break;
-        }
-    }
-    buf_release(&session->in);
-    if (!atomic_load(&s->stop)) /* at the end the loop does not turn any more */
-        post(notice_new(s, NOTICE_CLOSED, session->id));
-    session->id = 0;
-}
-
-static void close_unwanted(struct surface *s)
-{
     (void)pthread_mutex_lock(&s->lock);
-    for (size_t i = 0; i < s->closing_count; i++) {
-        for (struct session *at = s->sessions; at != NULL; at = at->next) {
-            if (at->id == s->closing[i])
-                lws_set_timeout(at->wsi, PENDING_TIMEOUT_KILLED_BY_PARENT, LWS_TO_KILL_ASYNC);
-        }
-    }
-    s->closing_count = 0;
+    struct certificate newest = s->certificate;
+    s->certificate = (struct certificate){ .pem = NULL };
     (void)pthread_mutex_unlock(&s->lock);
+    if (newest.pem == NULL)
+        return;
+    certificate_release(&s->shown);
+    s->shown = newest;
+    if (s->secure != NULL) {
+        if (tls_server_use(s->tls_context, &s->shown, &e) < 0)
+            log_error_from("the new certificate of the coordinators' channel cannot be used; the former one is shown on", &e);
+        return;
+    }
+    s->secure = listen_at(s, "control", s->control_address, s->options.control_port, true);
+    if (s->secure == NULL)
+        log_error("the coordinators' channel cannot listen; choose another port with --listen-control", KV("address", s->control_address),
+                  KVI("port", s->options.control_port));
 }
+
+/* ---- thread side: events ---------------------------------------------------------------------------------------------- */
 
 static int on_event(struct lws *wsi, enum lws_callback_reasons reason, void *user, void *in, size_t len)
 {
@@ -323,10 +172,16 @@ static int on_event(struct lws *wsi, enum lws_callback_reasons reason, void *use
         if (session != NULL)
             free(TAKE(session->reply));
         return 0;
-    case LWS_CALLBACK_ESTABLISHED: return on_established(s, wsi, session);
-    case LWS_CALLBACK_RECEIVE: return on_receive(s, wsi, session, in, len);
-    case LWS_CALLBACK_CLOSED: on_session_end(s, session); return 0;
-    case LWS_CALLBACK_EVENT_WAIT_CANCELLED: close_unwanted(s); return 0;
+    case LWS_CALLBACK_HTTP_CONFIRM_UPGRADE: return channel_confirm(s, wsi);
+    case LWS_CALLBACK_ESTABLISHED: return channel_established(s, wsi, session);
+    case LWS_CALLBACK_RECEIVE: return channel_receive(s, wsi, session, in, len);
+    case LWS_CALLBACK_SERVER_WRITEABLE: return channel_writable(session);
+    case LWS_CALLBACK_CLOSED: channel_ended(s, session); return 0;
+    case LWS_CALLBACK_OPENSSL_LOAD_EXTRA_SERVER_VERIFY_CERTS: return on_tls_context(s, user);
+    case LWS_CALLBACK_EVENT_WAIT_CANCELLED:
+        take_certificate(s);
+        channel_do_errands(s);
+        return 0;
     default: return lws_callback_http_dummy(wsi, reason, user, in, len);
     }
 }
@@ -349,31 +204,39 @@ static void on_lws_log(int level, const char *line)
     log_at(level == LLL_ERR ? LOG_WARN : LOG_DEBUG, "libwebsockets", KV("says", text));
 }
 
-int surface_new(struct loop *l, const char *address, int port, struct controller *c, struct surface **ret, struct error *e)
+static void release(struct surface *s)
 {
-    static const struct lws_protocols PROTOCOLS[] = {
-        { .name = "http", .callback = on_event, .per_session_data_size = sizeof(struct session) },
-        { .name = CONTROL_PROTOCOL, .callback = on_event, .per_session_data_size = sizeof(struct session), .rx_buffer_size = 64u << 10 },
-        { .name = NULL },
-    };
-    struct surface *s = xcalloc(1, sizeof *s);
-    struct lws_context_creation_info info = { .port = port, .iface = address[0] != '\0' ? address : NULL, .protocols = PROTOCOLS, .gid = -1,
-                                              .uid = -1, .user = s, .timeout_secs = 20, .ka_time = 30, .ka_probes = 3, .ka_interval = 10,
-                                              .options = LWS_SERVER_OPTION_FAIL_UPON_UNABLE_TO_BIND };
+    if (s->lws != NULL)
+        lws_context_destroy(s->lws);
+    channel_release(s);
+    buf_release(&s->metrics);
+    certificate_release(&s->certificate);
+    certificate_release(&s->shown);
+    (void)pthread_mutex_destroy(&s->lock);
+    free(s->address);
+    free(s->control_address);
+    free(s);
+}
 
-    s->loop = l;
-    s->controller = c;
-    s->told_ms = clock_mono_ms();
-    s->metrics = (struct buf)BUF_INIT(METRICS_MAX);
+int surface_new(struct loop *l, const struct surface_options *options, struct controller *c, struct surface **ret, struct error *e)
+{
+    struct surface *s = xcalloc(1, sizeof *s);
+    struct lws_context_creation_info info = { .port = CONTEXT_PORT_NO_LISTEN, .gid = -1, .uid = -1, .user = s,
+                                              .options = LWS_SERVER_OPTION_EXPLICIT_VHOSTS };
+
+    if (options->control_port > 0)
+        info.options |= LWS_SERVER_OPTION_DO_SSL_GLOBAL_INIT;
+    *s = (struct surface){ .loop = l, .controller = c, .options = *options, .told_ms = clock_mono_ms(), .metrics = BUF_INIT(METRICS_MAX),
+                           .address = xstrdup(options->address), .control_address = xstrdup(options->control_address) };
+    s->errands_end = &s->errands;
     (void)pthread_mutex_init(&s->lock, NULL);
     lws_set_log_level(LLL_ERR | LLL_WARN, on_lws_log);
     s->lws = lws_create_context(&info);
-    if (s->lws == NULL || (errno = pthread_create(&s->thread, NULL, serve, s)) != 0) {
-        if (s->lws != NULL)
-            lws_context_destroy(s->lws);
-        (void)pthread_mutex_destroy(&s->lock);
-        free(s);
-        return error_set(e, ERROR_IO, "cannot listen on %s:%d; choose another with --listen", address, port);
+    if (s->lws == NULL || listen_at(s, "default", s->address, options->port, false) == NULL ||
+        (errno = pthread_create(&s->thread, NULL, serve, s)) != 0) {
+        (void)error_set(e, ERROR_IO, "cannot listen on %s:%d; choose another with --listen", options->address, options->port);
+        release(s);
+        return -1;
     }
     *ret = s;
     return 0;
@@ -386,12 +249,5 @@ void surface_free(struct surface *s)
     atomic_store(&s->stop, true);
     lws_cancel_service(s->lws);
     (void)pthread_join(s->thread, NULL);
-    lws_context_destroy(s->lws);
-    while (s->coordinators != NULL)
-        on_closed(s, s->coordinators->id);
-    buf_release(&s->metrics);
-    free(s->closing);
-    (void)pthread_mutex_destroy(&s->lock);
-    free(s);
+    release(s);
 }
-

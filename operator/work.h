@@ -34,6 +34,8 @@ struct controller {
     struct state_table *states;
     struct kube_recorder *recorder;
     struct work *works;          /* all that is under way */
+    controller_say_fn *say; void *say_ctx; /* NULL: there is no channel */
+    uint64_t authority_generation; /* counts the authorities that this process has seen */
     bool synced, leading;
 };
 
@@ -60,6 +62,7 @@ struct work {
     size_t outstanding, window, created;
     bool stopped;               /* no further request of this look */
 
+    uint64_t made_generation;   /* of the authority in the Secret that is being made; 0 = none */
     char *said;                 /* why the job cannot be read; NULL = it can */
     bool retry;                 /* something went wrong on the way */
     int64_t retry_after_ms;
@@ -91,6 +94,7 @@ void execute_refused(struct work *w, const char *what, const struct kube_reply *
 
 /* secret.c: sends the request for the key Secret; its reply calls execute_pump. False: it could not be sent. */
 bool secret_create(struct work *w);
+void secret_refresh(struct work *w);                   /* a job at work: its Secret holds the present authority, or soon will */
 void secret_fetch(struct controller *c, struct job_state *s); /* reads the key of a job that was there before us */
 
 #endif
