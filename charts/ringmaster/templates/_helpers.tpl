@@ -38,8 +38,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [pods, services]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [secrets] # each job's key; the operator lists none
-  verbs: [get, create, delete]
+  resources: [secrets] # each job's key and what its coordinator trusts; the operator lists none
+  verbs: [get, create, update, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
