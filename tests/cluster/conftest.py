@@ -6,7 +6,6 @@ CLUSTER_KEEP=1 leaves the cluster up at the end. VARIANT=asan takes the programs
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ sys.path.insert(0, str(HERE))
 
 import image  # noqa: E402
 from cluster import Cluster  # noqa: E402
+from installation import Installation  # noqa: E402
 
 VARIANT = os.environ.get("VARIANT", "release")
 BUILD = ROOT / "build" if VARIANT == "release" else ROOT / "build" / VARIANT
@@ -45,10 +45,13 @@ class Kube:
 
     def __init__(self, cluster, namespace="default"):
         self.program = [str(cluster.programs / "kubectl"), "--kubeconfig", str(cluster.control.kubeconfig)]
-        self.namespace = namespace
+        self.cluster, self.namespace = cluster, namespace
 
-    def run(self, *arguments, stdin=None, check=True):
-        done = subprocess.run([*self.program, "-n", self.namespace, *arguments], input=stdin, text=True, capture_output=True, timeout=120)
+    def in_namespace(self, namespace):
+        return Kube(self.cluster, namespace)
+
+    def run(self, *arguments, stdin=None, check=True, timeout_s=120):
+        done = subprocess.run([*self.program, "-n", self.namespace, *arguments], input=stdin, text=True, capture_output=True, timeout=timeout_s)
         if check:
             assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout if check else done
@@ -171,14 +174,36 @@ def cluster():
 
 
 @pytest.fixture(scope="session")
-def images(cluster):
+def installation(cluster):
+    """The operator that a user installs. One cluster has one operator: tests that run their own take this one away first, and tests
+    that need it put it there when it is not; as many tests as possible share one installation."""
+    made = Installation(cluster)
+    was_there = made.is_there()
+    yield made
+    if was_there and not made.is_there():
+        made.add()
+    elif not was_there and made.is_there():
+        made.remove()
+
+
+@pytest.fixture
+def installed(installation):
+    """Installed by helm with the chart's defaults: two replicas, all namespaces."""
+    if not installation.is_current:
+        installation.add(("--set", f"test.image={image.IMAGE}"))
+    return installation
+
+
+@pytest.fixture
+def uninstalled(installation):
+    if installation.is_there():
+        installation.remove()
+
+
+@pytest.fixture(scope="session")
+def images(installation):
     """The images as `make images` builds them, on every node; their version."""
-    made = subprocess.run(["make", "--no-print-directory", "VARIANT=release", "images"], cwd=ROOT, text=True, capture_output=True)
-    assert made.returncode == 0, made.stdout + made.stderr
-    for name in ("ringmaster-operator", "ringmaster-sidecar"):
-        for node in cluster.nodes():
-            node.add_image(ROOT / "build" / "images" / f"{name}.tar")
-    return re.search(r"^VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.M).group(1)
+    return installation.load_images()
 
 
 @pytest.fixture
@@ -193,7 +218,7 @@ def kube(cluster, request):
 
 
 @pytest.fixture
-def operator(cluster, tmp_path):
+def operator(cluster, uninstalled, tmp_path):
     made = Operator(cluster, tmp_path).start()
     yield made
     alive = made.is_alive()

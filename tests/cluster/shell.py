@@ -85,6 +85,14 @@ class Processes:
                 wait_for(f"{name} ends", lambda: self.pid(name) is None, 10, 0.05)
         (self.directory / name).unlink(missing_ok=True)
 
+    def kill(self, name: str) -> None:
+        """As when memory is out: it gets no chance to say good-bye."""
+        pid = self.pid(name)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            wait_for(f"{name} ends", lambda: self.pid(name) is None, 10, 0.05)
+        (self.directory / name).unlink(missing_ok=True)
+
     def names(self) -> Sequence[str]:
         return sorted(p.name for p in self.directory.iterdir())
 

@@ -44,16 +44,6 @@ def package(cluster, helm, tmp_path_factory):
     return out
 
 
-@pytest.fixture(scope="module")
-def images(cluster):
-    """The images as `make images` builds them, on every node."""
-    made = subprocess.run(["make", "--no-print-directory", "images"], cwd=ROOT, text=True, capture_output=True)
-    assert made.returncode == 0, made.stdout + made.stderr
-    for name in ("ringmaster-operator", "ringmaster-sidecar"):
-        for node in cluster.nodes():
-            node.add_image(ROOT / "build" / "images" / f"{name}.tar")
-
-
 @pytest.fixture
 def namespaces(cluster):
     """Makes namespaces and removes them."""
@@ -82,7 +72,7 @@ def rendered_namespaces(cluster):
 
 
 @pytest.fixture
-def install(cluster, helm, package, images, namespaces):
+def install(cluster, uninstalled, helm, package, images, namespaces):
     """Installs the chart in the namespace ringmaster-system; uninstalls it when the test did not."""
     def make(*options):
         helm.run("install", "ringmaster", str(package / f"ringmaster-{VERSION}.tgz"), "--namespace", "ringmaster-system", "--create-namespace",
@@ -185,7 +175,7 @@ def test_namespaces_of_its_own(cluster, install, namespaces):
         assert kube.run("auth", "can-i", verb, what, f"--as={account}", check=False).stdout.strip() == "no", (verb, what)
 
 
-def test_install_yaml_applies_and_deletes(cluster, package, images):
+def test_install_yaml_applies_and_deletes(cluster, uninstalled, package, images):
     kube = Kube(cluster, "ringmaster-system")
     manifest = str(pathlib.Path(package) / "install.yaml")
     try:

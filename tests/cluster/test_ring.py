@@ -21,7 +21,7 @@ def ring(name, workers=3):
 
 
 @pytest.fixture
-def operator(cluster, images, tmp_path):
+def operator(cluster, uninstalled, images, tmp_path):
     """One that pods can reach."""
     made = Operator(cluster, tmp_path, port=PORT, address=HOST_IP)
     made.start("--control-url", f"ws://{HOST_IP}:{PORT}", "--sidecar-image", f"ringmaster-sidecar:{images}")
