@@ -102,7 +102,8 @@ PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin
 .PHONY: programs
 programs: $(PROGRAMS) ## build the programs alone
 
-$(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_wire) $(LIB_base)
+$(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
+$(BUILD)/bin/ringmaster: LIBS += $(LIBS_kube)
 $(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar:
 	@mkdir -p $(@D)

@@ -39,21 +39,6 @@ static const struct opt_def OPTIONS[] = {
       .help = "leave out the notes about what was changed" },
 };
 
-static const struct command_page PAGE = {
-    .name = "convert",
-    .usage = "convert -f FILE [-o yaml|json]",
-    .about = "Turns each TFJob and PyTorchJob (kubeflow.org/v1) of a file into a TrainingJob on standard output. What "
-             "could not be\n"
-             "carried over is said on standard error, as file:line:column: field: why, and what to do. Other objects "
-             "of the file\n"
-             "are printed as they are, so that the output can take its place.",
-    .options = OPTIONS,
-    .option_count = COUNT(OPTIONS),
-    .examples =
-        "ringmaster convert -f tfjob.yaml > job.yaml\nkubectl get pytorchjob mnist -o yaml | ringmaster convert -f -",
-    .notes = "Exit codes: 0 converted, notes or not; 2 the manifest or the usage is wrong.",
-};
-
 struct conversions {
     const char *name; /* of the file */
     const struct yaml_doc *doc;
@@ -109,31 +94,6 @@ static int take(struct conversions *c, const cJSON *object)
     return COMMAND_OK;
 }
 
-static void print_json(cJSON *list /* taken */)
-{
-    auto_json cJSON *object = list;
-    if (cJSON_GetArraySize(list) != 1) {
-        object = json_object();
-        json_put_text(object, "apiVersion", "v1");
-        json_put_text(object, "kind", "List");
-        json_put(object, "items", list);
-    }
-    auto_free char *text = json_print(object == list ? list->child : object, true);
-    puts(text);
-}
-
-static void print_yaml(const cJSON *list)
-{
-    const cJSON *object;
-    bool first = true;
-    cJSON_ArrayForEach(object, list)
-    {
-        auto_free char *text = yaml_print(object);
-        printf("%s%s", first ? "" : "---\n", text);
-        first = false;
-    }
-}
-
 static int convert(const struct convert_options *o)
 {
     auto_yaml struct yaml_doc *doc = NULL;
@@ -156,29 +116,36 @@ static int convert(const struct convert_options *o)
         return command_fail("convert", COMMAND_USAGE, &e);
     }
     if (o->output == CONVERT_JSON)
-        print_json(TAKE(list));
+        command_print_json(list, false);
     else
-        print_yaml(list);
+        command_print_yaml(list);
     return COMMAND_OK;
 }
 
-int command_convert(int argc, char **argv)
+static int convert_command(int argc, char **argv)
 {
     struct convert_options o = { .file = NULL };
-    struct error e = ERROR_INIT;
-    int next;
-    bool help = false;
-    if (opt_parse(OPTIONS, COUNT(OPTIONS), argc, argv, false, &o, &next, &help, &e) < 0)
-        return command_usage("convert", &e);
-    if (help) {
-        command_help(&PAGE, stdout);
-        return COMMAND_OK;
-    }
-    if (!o.file && next < argc)
-        o.file = argv[next++];
-    if (!o.file || next < argc) {
-        error_set(&e, ERROR_INVALID, o.file ? "one file at a time" : "which manifest? give it with -f FILE");
-        return command_usage("convert", &e);
-    }
+    int next, code;
+    if (!command_parse(&COMMAND_CONVERT, argc, argv, false, &o, &next, &code) ||
+        !command_file(&COMMAND_CONVERT, &o.file, argc, argv, next, &code))
+        return code;
     return convert(&o);
 }
+
+const struct command COMMAND_CONVERT = {
+    .name = "convert",
+    .summary = "turn a TFJob or PyTorchJob of Kubeflow into a TrainingJob",
+    .run = convert_command,
+    .takes = WORDS_FILES,
+    .usage = "convert -f FILE [-o yaml|json]",
+    .about = "Turns each TFJob and PyTorchJob (kubeflow.org/v1) of a file into a TrainingJob on standard output. What "
+             "could not be\n"
+             "carried over is said on standard error, as file:line:column: field: why, and what to do. Other objects "
+             "of the file\n"
+             "are printed as they are, so that the output can take its place.",
+    .options = OPTIONS,
+    .option_count = COUNT(OPTIONS),
+    .examples =
+        "ringmaster convert -f tfjob.yaml > job.yaml\nkubectl get pytorchjob mnist -o yaml | ringmaster convert -f -",
+    .notes = "Exit codes: 0 converted, notes or not; 2 the manifest or the usage is wrong.",
+};

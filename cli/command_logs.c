@@ -11,35 +11,39 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/jobdir.h"
+#include "cli/logs_cluster.h"
+#include "cli/members.h"
 #include "cli/output.h"
 #include "cli/screen.h"
+#include "cli/target.h"
 #include "cli/view.h"
 
 #define FOLLOW_EVERY_MS 200
 #define PARTIAL_MAX 65536
 
-struct logs_options { const char *job_dir; bool follow, sidecar, prefix; int64_t attempt; };
-
 #define AT(field, type) OPT_AT(struct logs_options, field, type)
 
 static const struct opt_def OPTIONS[] = {
-    { .flag = "job-dir", .env = "RINGMASTER_JOB_DIR", .type = OPT_TEXT, .at = AT(job_dir, const char *), .value = "DIR",
-      .help = "the job's directory" },
-    { .flag = "follow", .letter = 'f', .type = OPT_BOOL, .at = AT(follow, bool), .help = "go on until the runner ends" },
+    { .flag = "job-dir", .type = OPT_TEXT, .at = AT(job_dir, const char *), .value = "DIR",
+      .help = "directory of a job of 'ringmaster run' (env RINGMASTER_JOB_DIR)" },
+    { .flag = "default-job-dir", .env = "RINGMASTER_JOB_DIR", .type = OPT_TEXT, .at = AT(default_dir, const char *), .hidden = true },
+    { .flag = "follow", .letter = 'f', .type = OPT_BOOL, .at = AT(follow, bool), .help = "go on until the job ends" },
+    { .flag = "rank", .def = "-1", .type = OPT_INT, .at = AT(rank, int64_t), .min = -1, .max = JOB_MAX_REPLICAS, .value = "N",
+      .help = "of the member with this rank (-1: any)" },
+    { .flag = "role", .type = OPT_TEXT, .at = AT(role, const char *), .value = "ROLE", .help = "of the members of a role, as worker" },
     { .flag = "sidecar", .type = OPT_BOOL, .at = AT(sidecar, bool), .help = "the sidecar's log in place of the command's" },
-    { .flag = "attempt", .type = OPT_INT, .at = AT(attempt, int64_t), .min = 0, .max = 1000000, .value = "N",
-      .help = "of this attempt (default: all, in order)" },
     { .flag = "prefix", .def = "true", .type = OPT_BOOL, .at = AT(prefix, bool),
       .help = "with several members: put [member] before each line" },
-};
-
-static const struct command_page PAGE = {
-    .name = "logs",
-    .usage = "logs --job-dir DIR [MEMBER...] [-f]",
-    .about = "Prints what the members of a job wrote to their standard output and error; all members where none is named.",
-    .options = OPTIONS, .option_count = COUNT(OPTIONS),
-    .examples = "ringmaster logs --job-dir ringmaster-jobs/mnist worker-1\nringmaster logs --job-dir ringmaster-jobs/mnist -f",
-    .notes = "Exit codes: 0 printed, 2 there is no such member, 3 there is no such job.",
+    { .flag = "timestamps", .type = OPT_BOOL, .at = AT(timestamps, bool), .help = "on a cluster: put the time before each line" },
+    { .flag = "previous", .letter = 'p', .type = OPT_BOOL, .at = AT(previous, bool),
+      .help = "on a cluster: of the container that ran before in the same pod" },
+    { .flag = "since", .type = OPT_DURATION, .at = AT(since_ms, int64_t), .min = 0, .max = 366LL * 86400000, .value = "TIME",
+      .help = "on a cluster: what was written in the last 5m, 1h, ..." },
+    { .flag = "tail", .def = "-1", .type = OPT_INT, .at = AT(tail, int64_t), .min = -1, .max = 1000000000, .value = "N",
+      .help = "on a cluster: begin with the last N lines of each member (-1: all)" },
+    { .flag = "attempt", .type = OPT_INT, .at = AT(attempt, int64_t), .min = 0, .max = 1000000, .value = "N",
+      .help = "of a job directory: of this attempt (0: all, in order)" },
+    CLUSTER_OPTIONS(struct logs_options, cluster),
 };
 
 /* One log file; lines are put out whole so that members do not mix. */
@@ -145,39 +149,13 @@ static bool pump(struct source *s, int width, bool color)
     return any;
 }
 
-static int members_of(const struct training_job *job, char **words, size_t count, char ***ret, size_t *ret_count, struct error *e)
-{
-    char member[80];
-    size_t n = 0;
-    char **list = xcalloc((size_t)job_replicas(job) + 1, sizeof *list);
-    for (int role = 0; role < ROLE_COUNT; role++) {
-        for (int32_t i = 0; job->spec.roles[role].present && i < job->spec.roles[role].replicas; i++) {
-            job_member_name((enum job_role)role, i, member);
-            list[n++] = xstrdup(member);
-        }
-    }
-    *ret = list;
-    *ret_count = n;
-    for (size_t w = 0; w < count; w++) {
-        bool found = false;
-        for (size_t i = 0; i < n; i++)
-            found |= strcmp(list[i], words[w]) == 0;
-        if (found)
-            continue;
-        const char *near = text_nearest(words[w], (const char *const *)list);
-        return error_set(e, ERROR_INVALID, "job %s has no member \"%.60s\"%s%s%s", job->name, words[w], near ? "; did you mean \"" : "",
-                         near ? near : "", near ? "\"?" : "");
-    }
-    return 0;
-}
-
-static void follow(const struct jobdir *d, const struct logs_options *o, char **members, size_t count, int width, bool color)
+static void follow(const struct jobdir *d, const struct logs_options *o, const struct members *members, int width, bool color)
 {
     struct sources s = { .items = NULL };
     for (;;) {
         bool last = !o->follow || !jobdir_busy(d); /* asked before reading: what it wrote last is then there */
-        for (size_t i = 0; i < count; i++)
-            member_sources(d, o, members[i], &s);
+        for (size_t i = 0; i < members->count; i++)
+            member_sources(d, o, members->names[i], &s);
         for (size_t i = 0; i < s.count; i++)
             (void)pump(&s.items[i], width, color);
         fflush(stdout);
@@ -191,49 +169,70 @@ static void follow(const struct jobdir *d, const struct logs_options *o, char **
     sources_release(&s);
 }
 
-static int show(const struct logs_options *o, char **words, size_t word_count)
+static int show_local(const struct logs_options *o, const char *path, char **words, size_t word_count)
 {
     struct error e = ERROR_INIT;
     struct jobdir dir = JOBDIR_INIT;
     auto_jobfile struct jobfile file = { .tree = NULL };
     auto_free char *report = NULL;
-    char **all = NULL;
-    size_t all_count = 0;
+    struct members members = { .names = NULL };
+    struct members_wish wish = { .words = words, .count = word_count, .role = o->role, .rank = o->rank };
     int code = COMMAND_OK;
-    if (jobdir_look(o->job_dir, &dir, &e) < 0 || jobdir_load_job(&dir, &file, &report, &e) < 0) {
+    if (jobdir_look(path, &dir, &e) < 0 || jobdir_load_job(&dir, &file, &report, &e) < 0)
         code = command_fail("logs", COMMAND_CANNOT_RUN, &e);
-    } else if (members_of(file.job, words, word_count, &all, &all_count, &e) < 0) {
+    else if (members_choose(file.job, &wish, &members, &e) < 0)
         code = command_usage("logs", &e);
-    } else {
-        char **members = word_count ? words : all;
-        size_t count = word_count ? word_count : all_count;
-        int width = 0;
-        for (size_t i = 0; count > 1 && o->prefix && i < count; i++)
-            width = (int)strlen(members[i]) > width ? (int)strlen(members[i]) : width;
-        follow(&dir, o, members, count, width, screen_wants_color(STDOUT_FILENO));
-    }
-    for (size_t i = 0; i < all_count; i++)
-        free(all[i]);
-    free(all);
+    else
+        follow(&dir, o, &members, members.count > 1 && o->prefix ? members_width(&members) : 0, screen_wants_color(STDOUT_FILENO));
+    members_release(&members);
     jobdir_release(&dir);
     return code;
 }
 
-int command_logs(int argc, char **argv)
+static int check_usage(const struct logs_options *o, const struct target *target, struct error *e)
+{
+    if (target->local && (o->previous || o->timestamps || o->since_ms || o->tail >= 0))
+        return error_set(e, ERROR_INVALID, "--%s is for jobs of a cluster; %.200s is a directory of this machine",
+                         o->previous ? "previous" : o->timestamps ? "timestamps" : o->since_ms ? "since" : "tail", target->job_dir);
+    if (!target->local && o->attempt)
+        return error_set(e, ERROR_INVALID, "--attempt is for job directories; on a cluster the log of an earlier attempt goes with its pod");
+    if (o->previous && o->follow)
+        return error_set(e, ERROR_INVALID, "--previous and -f: what ran before writes no more; give one of them");
+    if (!target->local && !target->name)
+        return error_set(e, ERROR_INVALID, "which job? give its name on the cluster, or its directory with --job-dir DIR");
+    return 0;
+}
+
+static int logs_command(int argc, char **argv)
 {
     struct logs_options o = { .job_dir = NULL };
     struct error e = ERROR_INIT;
-    int next;
-    bool help = false;
-    if (opt_parse(OPTIONS, COUNT(OPTIONS), argc, argv, false, &o, &next, &help, &e) < 0)
+    struct target target;
+    int next, code;
+    if (!command_parse(&COMMAND_LOGS, argc, argv, false, &o, &next, &code))
+        return code;
+    const char *name = next < argc ? argv[next] : NULL;
+    struct target_words words = { .job_dir = o.job_dir, .default_dir = o.default_dir, .name = name, .name_holds_job = jobdir_holds_job(name),
+                                  .cluster_named = cluster_is_named(&o.cluster) };
+    if (target_choose(&words, &target, &e) < 0 || check_usage(&o, &target, &e) < 0)
         return command_usage("logs", &e);
-    if (help) {
-        command_help(&PAGE, stdout);
-        return COMMAND_OK;
-    }
-    if (!o.job_dir) {
-        error_set(&e, ERROR_INVALID, "which job? give its directory with --job-dir DIR");
-        return command_usage("logs", &e);
-    }
-    return show(&o, argv + next, (size_t)(argc - next));
+    next += target.name_used;
+    char **members = argv + next;
+    size_t count = (size_t)(argc - next);
+    return target.local ? show_local(&o, target.job_dir, members, count) : logs_cluster(&o, target.name, members, count);
 }
+
+const struct command COMMAND_LOGS = {
+    .name = "logs", .summary = "show what the members of a job wrote", .run = logs_command, .takes = WORDS_JOB,
+    .usage = "logs NAME [MEMBER...] [-n NAMESPACE] [-f] [--rank N] [--role ROLE]\nlogs DIR | --job-dir DIR [MEMBER...] [-f]",
+    .about = "Prints what the members of a job wrote to their standard output and error, in the order of time and with the member's\n"
+             "name before each line; all members where none is chosen. With -f on a cluster pods that are made anew are followed,\n"
+             "and a connection that breaks is made again without a line lost or repeated.\n\n"
+             TARGET_RULE,
+    .options = OPTIONS, .option_count = COUNT(OPTIONS),
+    .examples = "ringmaster logs mnist -f                              of all ranks, on the cluster\n"
+                "ringmaster logs mnist --rank 0 --tail 100\n"
+                "ringmaster logs --job-dir ringmaster-jobs/mnist worker-1",
+    .notes = "Exit codes: 0 printed (with -f: to the job's end, however it ended), 2 bad usage or no such member,\n"
+             "3 there is no such job, no cluster answers, or a log could not be read, 130 interrupted.",
+};

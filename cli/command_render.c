@@ -4,7 +4,6 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/yaml.h"
 #include "cli/command.h"
 #include "cli/jobfile.h"
 #include "job/pod.h"
@@ -31,15 +30,6 @@ static const struct opt_def OPTIONS[] = {
       .at = AT(image, const char *), .value = "IMAGE", .help = "sidecar image where the manifest names none" },
     { .flag = "uid", .def = "00000000-0000-4000-8000-000000000000", .type = OPT_TEXT, .at = AT(uid, const char *), .value = "UID",
       .help = "the job's UID where the manifest has none" },
-};
-
-static const struct command_page PAGE = {
-    .name = "render",
-    .usage = "render -f FILE [--local] [-o yaml|json]\nrender -f FILE --tf-config ROLE:INDEX",
-    .about = "Prints the Service and the exact pods that the operator would create for a manifest, without a cluster.",
-    .options = OPTIONS, .option_count = COUNT(OPTIONS),
-    .examples = "ringmaster render -f job.yaml | kubectl diff -f -\nringmaster render -f job.yaml --tf-config worker:0",
-    .notes = "Exit codes: 0 printed, 2 the manifest or the usage is wrong.",
 };
 
 static int parse_replica(const struct training_job *job, const char *text, enum job_role *ret_role, int32_t *ret_index, struct error *e)
@@ -89,27 +79,6 @@ static cJSON *objects(const struct training_job *job, const struct render_option
     return list;
 }
 
-static void print_yaml(const cJSON *list)
-{
-    const cJSON *object;
-    bool first = true;
-    cJSON_ArrayForEach(object, list) {
-        auto_free char *text = yaml_print(object);
-        printf("%s%s", first ? "" : "---\n", text);
-        first = false;
-    }
-}
-
-static void print_json(cJSON *list /* taken */)
-{
-    auto_json cJSON *o = json_object();
-    json_put_text(o, "apiVersion", "v1");
-    json_put_text(o, "kind", "List");
-    json_put(o, "items", list);
-    auto_free char *text = json_print(o, true);
-    puts(text);
-}
-
 static int render(const struct render_options *o)
 {
     struct error e = ERROR_INIT;
@@ -124,33 +93,29 @@ static int render(const struct render_options *o)
     }
     if (o->tf_config)
         return print_tf_config(file.job, o, &plan, &e) < 0 ? command_usage("render", &e) : COMMAND_OK;
-    cJSON *list = objects(file.job, o, &plan);
-    if (o->output == RENDER_JSON) {
-        print_json(list);
-    } else {
-        print_yaml(list);
-        cJSON_Delete(list);
-    }
+    auto_json cJSON *list = objects(file.job, o, &plan);
+    if (o->output == RENDER_JSON)
+        command_print_json(list, true);
+    else
+        command_print_yaml(list);
     return COMMAND_OK;
 }
 
-int command_render(int argc, char **argv)
+static int render_command(int argc, char **argv)
 {
     struct render_options o = { .file = NULL };
-    struct error e = ERROR_INIT;
-    int next;
-    bool help = false;
-    if (opt_parse(OPTIONS, COUNT(OPTIONS), argc, argv, false, &o, &next, &help, &e) < 0)
-        return command_usage("render", &e);
-    if (help) {
-        command_help(&PAGE, stdout);
-        return COMMAND_OK;
-    }
-    if (!o.file && next < argc)
-        o.file = argv[next++];
-    if (!o.file || next < argc) {
-        error_set(&e, ERROR_INVALID, o.file ? "one manifest at a time" : "which manifest? give it with -f FILE");
-        return command_usage("render", &e);
-    }
+    int next, code;
+    if (!command_parse(&COMMAND_RENDER, argc, argv, false, &o, &next, &code) ||
+        !command_file(&COMMAND_RENDER, &o.file, argc, argv, next, &code))
+        return code;
     return render(&o);
 }
+
+const struct command COMMAND_RENDER = {
+    .name = "render", .summary = "print the pods, Service and TF_CONFIG of a manifest", .run = render_command, .takes = WORDS_FILES,
+    .usage = "render -f FILE [--local] [-o yaml|json]\nrender -f FILE --tf-config ROLE:INDEX",
+    .about = "Prints the Service and the exact pods that the operator would create for a manifest, without a cluster.",
+    .options = OPTIONS, .option_count = COUNT(OPTIONS),
+    .examples = "ringmaster render -f job.yaml | kubectl diff -f -\nringmaster render -f job.yaml --tf-config worker:0",
+    .notes = "Exit codes: 0 printed, 2 the manifest or the usage is wrong.",
+};

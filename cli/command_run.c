@@ -56,22 +56,6 @@ static const struct opt_def OPTIONS[] = {
       .help = "prefix or build directory of launcher, sidecar and libraries (default: where this program is)" },
 };
 
-static const struct command_page PAGE = {
-    .name = "run",
-    .usage = "run -f FILE [OPTIONS]\nrun -np N [OPTIONS] [--] COMMAND...\nrun --resume --job-dir DIR [OPTIONS]",
-    .about = "Runs a TrainingJob on this machine: every replica is a process with its own sidecar, address and log, and the job is\n"
-             "restarted, resumed and ended by the rules that the operator follows on a cluster.",
-    .options = OPTIONS, .option_count = COUNT(OPTIONS),
-    .more = np_help,
-    .examples = "ringmaster run -f job.yaml\n"
-                "ringmaster run -f job.yaml --job-dir /scratch/mnist --report build/report\n"
-                "ringmaster run --resume --job-dir /scratch/mnist       go on after Ctrl-C, a crash or a reboot\n"
-                "ringmaster run -np 4 -- python train.py --epochs 3     as with horovodrun",
-    .notes = "Ctrl-C stops the job so that it can be resumed; a second one kills it at once.\n"
-             "Exit codes: 0 job succeeded, 1 job failed, 2 bad usage or manifest, 3 could not run here, 130 interrupted.",
-};
-
-
 /* ---- horovodrun's form ---- */
 
 static int np_count(const struct np_options *np, int64_t *ret_processes, struct error *e)
@@ -88,12 +72,14 @@ static int np_count(const struct np_options *np, int64_t *ret_processes, struct 
             return error_wrap(e, "--hostfile");
     }
     if (!np->processes && !slots)
+        slots = np->min_processes;
+    if (!np->processes && !slots)
         return error_set(e, ERROR_INVALID, "how many processes? give -np N before the command, or a manifest with -f");
     if (np->processes && slots && slots < np->processes)
         return error_set(e, ERROR_INVALID, "-np %lld is more than the %lld slots of the hosts; raise the slots or lower -np",
                          (long long)np->processes, (long long)slots);
     *ret_processes = np->processes ? np->processes : slots;
-    return 0;
+    return np_check_counts(np, *ret_processes, e);
 }
 
 static int np_job(const struct run_options *o, const struct np_options *np, char **command, size_t count, const char *uid,
@@ -188,7 +174,7 @@ static int drive(const struct run_options *o, const struct np_options *np, struc
     struct error e = ERROR_INIT;
     struct runner *runner;
     struct runner_options options = {
-        .install_dir = o->install_dir, .report_dir = o->report, .resume = o->resume, .verbose = o->verbose, .show_logs = o->logs,
+        .install_dir = o->install_dir, .report_dir = o->report, .output_dir = np->output_filename, .resume = o->resume, .verbose = o->verbose, .show_logs = o->logs,
         .timeout_ms = o->timeout_ms, .grace_ms = o->grace_ms, .ring_port = o->ring_port, .framework_port = o->framework_port,
         .screen = { .plain = o->plain, .no_color = !o->color, .quiet = o->quiet, .log_prefix = o->log_prefix,
                     .log_timestamps = o->log_timestamps || np->log_timestamps },
@@ -208,6 +194,10 @@ static int run(const struct run_options *o, const struct np_options *np, char **
     auto_free char *report = NULL;
     int code;
 
+    if (np->output_filename && fs_mkdirs(np->output_filename, 0755, &e) < 0) {
+        (void)error_wrap(&e, "--output-filename");
+        return command_fail("run", COMMAND_CANNOT_RUN, &e);
+    }
     /* A manifest is read before its directory is made; with --resume it is read again for the identity that is there. */
     bool has_job = o->file || !o->resume;
     if (has_job && new_job(o, np, command, count, &file, &report, &e) < 0)
@@ -250,30 +240,37 @@ static int check_usage(const struct run_options *o, const struct np_options *np,
     return 0;
 }
 
-int command_run(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     struct run_options o = { .file = NULL };
     struct np_options np = { .reset_limit = -1 };
     struct error e = ERROR_INIT;
     int next, code;
-    bool help = false;
     log_setup("run", NULL, LOG_WARN, false);
     if (np_extract(&argc, argv, OPTIONS, COUNT(OPTIONS), &np, &e) < 0)
         return command_usage("run", &e);
-    if (opt_parse(OPTIONS, COUNT(OPTIONS), argc, argv, true, &o, &next, &help, &e) < 0) {
+    if (!command_parse(&COMMAND_RUN, argc, argv, true, &o, &next, &code)) {
         np_release(&np);
-        return command_usage("run", &e);
+        return code;
     }
     size_t words = (size_t)(argc - next);
-    if (help) {
-        command_help(&PAGE, stdout);
-        code = COMMAND_OK;
-    } else if (check_usage(&o, &np, words, &e) < 0) {
-        code = command_usage("run", &e);
-    } else {
-        code = run(&o, &np, argv + next, words);
-    }
+    code = check_usage(&o, &np, words, &e) < 0 ? command_usage("run", &e) : run(&o, &np, argv + next, words);
     opt_release(OPTIONS, COUNT(OPTIONS), &o);
     np_release(&np);
     return code;
 }
+
+const struct command COMMAND_RUN = {
+    .name = "run", .summary = "run a job on this machine and watch it", .run = run_command, .takes = WORDS_COMMAND,
+    .usage = "run -f FILE [OPTIONS]\nrun -np N [OPTIONS] [--] COMMAND...\nrun --resume --job-dir DIR [OPTIONS]",
+    .about = "Runs a TrainingJob on this machine: every replica is a process with its own sidecar, address and log, and the job is\n"
+             "restarted, resumed and ended by the rules that the operator follows on a cluster.",
+    .options = OPTIONS, .option_count = COUNT(OPTIONS),
+    .more = np_help, .more_flags = np_flag_names,
+    .examples = "ringmaster run -f job.yaml\n"
+                "ringmaster run -f job.yaml --job-dir /scratch/mnist --report build/report\n"
+                "ringmaster run --resume --job-dir /scratch/mnist       go on after Ctrl-C, a crash or a reboot\n"
+                "ringmaster run -np 4 -- python train.py --epochs 3     as with horovodrun",
+    .notes = "Ctrl-C stops the job so that it can be resumed; a second one kills it at once.\n"
+             "Exit codes: 0 job succeeded, 1 job failed, 2 bad usage or manifest, 3 could not run here, 130 interrupted.",
+};

@@ -1,36 +1,37 @@
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/yaml.h"
 #include "cli/command.h"
 #include "cli/jobdir.h"
 #include "cli/screen.h"
+#include "cli/status_cluster.h"
+#include "cli/target.h"
 #include "cli/view.h"
 #include "job/report.h"
 
-static const char *const OUTPUTS[] = { "text", "json", NULL };
+#define WATCH_LOCAL_MS 1000
 
-struct status_options { const char *job_dir; int output; };
+static const char *const OUTPUTS[] = { "text", "json", "yaml", "name", NULL };
+
+#define AT(field, type) OPT_AT(struct status_options, field, type)
 
 static const struct opt_def OPTIONS[] = {
-    { .flag = "job-dir", .env = "RINGMASTER_JOB_DIR", .type = OPT_TEXT, .at = OPT_AT(struct status_options, job_dir, const char *),
-      .value = "DIR", .help = "the job's directory" },
-    { .flag = "output", .letter = 'o', .def = "text", .type = OPT_ENUM, .at = OPT_AT(struct status_options, output, int),
-      .names = OUTPUTS, .value = "FORMAT", .help = "text, or json: the status as the TrainingJob has it" },
-};
-
-static const struct command_page PAGE = {
-    .name = "status",
-    .usage = "status --job-dir DIR [-o json]",
-    .about = "Shows how a job of 'ringmaster run' stands: phase, replicas, progress, failures.",
-    .options = OPTIONS, .option_count = COUNT(OPTIONS),
-    .examples = "ringmaster status --job-dir ringmaster-jobs/mnist\nringmaster status --job-dir ringmaster-jobs/mnist -o json | jq .phase",
-    .notes = "Exit codes: 0 shown, 3 there is no such job.",
+    { .flag = "job-dir", .type = OPT_TEXT, .at = AT(job_dir, const char *), .value = "DIR",
+      .help = "directory of a job of 'ringmaster run' (env RINGMASTER_JOB_DIR)" },
+    { .flag = "default-job-dir", .env = "RINGMASTER_JOB_DIR", .type = OPT_TEXT, .at = AT(default_dir, const char *), .hidden = true },
+    { .flag = "watch", .letter = 'w', .type = OPT_BOOL, .at = AT(watch, bool),
+      .help = "go on showing it as it changes; of one job, until it ends" },
+    { .flag = "output", .letter = 'o', .def = "text", .type = OPT_ENUM, .at = AT(output, int), .names = OUTPUTS, .value = "FORMAT",
+      .help = "json, yaml: the status as the TrainingJob has it; name: names alone" },
+    { .flag = "all-namespaces", .letter = 'A', .type = OPT_BOOL, .at = AT(all_namespaces, bool), .help = "jobs of every namespace" },
+    CLUSTER_OPTIONS(struct status_options, cluster),
 };
 
 static enum pod_phase phase_of(const char *text)
@@ -72,14 +73,6 @@ static bool report_read(const struct jobdir *d, struct coordinator_report *ret)
     return fs_read(path, JSON_MAX_BYTES, &text, &len, &e) == 0 && report_decode(text, len, ret, &e) == 0;
 }
 
-static struct view_style style_here(void)
-{
-    struct winsize size = { .ws_col = 0 };
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
-        size.ws_col = 120;
-    return (struct view_style){ .width = size.ws_col, .color = screen_wants_color(STDOUT_FILENO) };
-}
-
 static void print_failures(const struct job_status *status)
 {
     if (status->failure_count)
@@ -100,7 +93,7 @@ static void print_text(const struct jobdir *d, const struct training_job *job, c
 {
     struct coordinator_report report;
     struct view v;
-    struct view_style style = style_here();
+    struct view_style style = screen_stdout_style();
     bool lives = jobdir_busy(d), over = phase_is_final(status->phase), heard = report_read(d, &report);
     size_t pod_count;
     auto_free struct view_pod *pods = pods_read(d, job, lives, over, &pod_count);
@@ -116,14 +109,17 @@ static void print_text(const struct jobdir *d, const struct training_job *job, c
         report_release(&report);
 }
 
-static void print_json(const struct training_job *job, const struct job_status *status)
+static void print_tree(const struct training_job *job, const struct job_status *status, enum status_output output)
 {
     auto_json cJSON *tree = status_encode(job, status);
-    auto_free char *text = json_print(tree, true);
-    puts(text);
+    auto_free char *text = output == STATUS_JSON ? json_print(tree, true) : yaml_print(tree);
+    fputs(text, stdout);
+    if (output == STATUS_JSON)
+        puts("");
 }
 
-static int show(const struct status_options *o)
+/* Shows the job of a directory; the exit code. *ret_goes_on: a runner is at work on it. */
+static int show_local(const char *path, enum status_output output, bool *ret_goes_on)
 {
     struct error e = ERROR_INIT;
     struct jobdir dir = JOBDIR_INIT;
@@ -131,34 +127,76 @@ static int show(const struct status_options *o)
     auto_free char *report = NULL;
     auto_free struct job_status *status = xcalloc(1, sizeof *status);
     int code = COMMAND_OK;
-    if (jobdir_look(o->job_dir, &dir, &e) < 0 || jobdir_load_job(&dir, &file, &report, &e) < 0 ||
-        jobdir_load_status(&dir, status, &e) < 0)
+    *ret_goes_on = false;
+    if (jobdir_look(path, &dir, &e) < 0 || jobdir_load_job(&dir, &file, &report, &e) < 0 || jobdir_load_status(&dir, status, &e) < 0) {
         code = command_fail("status", COMMAND_CANNOT_RUN, &e);
-    else if (o->output == 1)
-        print_json(file.job, status);
-    else
-        print_text(&dir, file.job, status);
+    } else {
+        *ret_goes_on = jobdir_busy(&dir);
+        if (output == STATUS_NAME)
+            puts(file.job->name);
+        else if (output == STATUS_TEXT)
+            print_text(&dir, file.job, status);
+        else
+            print_tree(file.job, status, output);
+    }
     jobdir_release(&dir);
     return code;
 }
 
-int command_status(int argc, char **argv)
+/* The picture of a directory is small: it is printed again, with a line between, as long as a runner is at work. */
+static int watch_local(const char *path, const struct status_options *o)
+{
+    bool goes_on = true;
+    int code = COMMAND_OK;
+    while (goes_on && code == COMMAND_OK) {
+        if (screen_is_terminal(STDOUT_FILENO))
+            fputs("\033[H\033[2J", stdout);
+        code = show_local(path, (enum status_output)o->output, &goes_on);
+        fflush(stdout);
+        if (ferror(stdout))
+            break;
+        if (goes_on)
+            (void)poll(NULL, 0, WATCH_LOCAL_MS);
+    }
+    return code;
+}
+
+static int status_command(int argc, char **argv)
 {
     struct status_options o = { .job_dir = NULL };
     struct error e = ERROR_INIT;
-    int next;
-    bool help = false;
-    if (opt_parse(OPTIONS, COUNT(OPTIONS), argc, argv, false, &o, &next, &help, &e) < 0)
+    struct target target;
+    int next, code;
+    bool goes_on;
+    if (!command_parse(&COMMAND_STATUS, argc, argv, false, &o, &next, &code))
+        return code;
+    const char *name = next < argc ? argv[next] : NULL;
+    struct target_words words = { .job_dir = o.job_dir, .default_dir = o.default_dir, .name = name, .name_holds_job = jobdir_holds_job(name),
+                                  .cluster_named = cluster_is_named(&o.cluster) || o.all_namespaces };
+    if (target_choose(&words, &target, &e) < 0)
         return command_usage("status", &e);
-    if (help) {
-        command_help(&PAGE, stdout);
-        return COMMAND_OK;
-    }
-    if (!o.job_dir && next < argc)
-        o.job_dir = argv[next++];
-    if (!o.job_dir || next < argc) {
-        error_set(&e, ERROR_INVALID, "which job? give its directory with --job-dir DIR");
+    if (argc - next > (target.name_used ? 1 : 0)) {
+        (void)error_set(&e, ERROR_INVALID, "one job at a time: \"%.80s\" is too much", argv[next + (target.name_used ? 1 : 0)]);
         return command_usage("status", &e);
     }
-    return show(&o);
+    if (o.all_namespaces && target.name) {
+        (void)error_set(&e, ERROR_INVALID, "-A lists the jobs of all namespaces; leave out \"%.80s\", or say its namespace with -n", target.name);
+        return command_usage("status", &e);
+    }
+    if (!target.local)
+        return status_cluster(&o, target.name);
+    return o.watch ? watch_local(target.job_dir, &o) : show_local(target.job_dir, (enum status_output)o.output, &goes_on);
 }
+
+const struct command COMMAND_STATUS = {
+    .name = "status", .summary = "show how jobs stand", .run = status_command, .takes = WORDS_JOB,
+    .usage = "status [NAME] [-n NAMESPACE] [-w] [-o json|yaml|name]\nstatus DIR | --job-dir DIR [-w] [-o json|yaml]",
+    .about = "Shows the jobs of a namespace, or one of them: phase, ranks, progress, conditions, ring, checkpoint, failures, events.\n\n"
+             TARGET_RULE,
+    .options = OPTIONS, .option_count = COUNT(OPTIONS),
+    .examples = "ringmaster status                                          the jobs of the context's namespace\n"
+                "ringmaster status mnist -n team-a -w                       one of them, until it ends\n"
+                "ringmaster status --job-dir ringmaster-jobs/mnist -o json | jq .phase",
+    .notes = "Exit codes: 0 shown (with -w and a job of a cluster: it succeeded), 1 with -w: the job failed, 2 bad usage,\n"
+             "3 there is no such job or no cluster answers, 130 interrupted.",
+};

@@ -14,16 +14,6 @@ static const struct opt_def OPTIONS[] = {
       .help = "say nothing about files that are right" },
 };
 
-static const struct command_page PAGE = {
-    .name = "validate",
-    .usage = "validate -f FILE [-f FILE...]\nvalidate FILE...",
-    .about = "Checks manifests against the TrainingJob schema and its rules, as the API server and the operator would, and reports every\n"
-             "problem as file:line:column: field: what is wrong.",
-    .options = OPTIONS, .option_count = COUNT(OPTIONS),
-    .examples = "ringmaster validate -f job.yaml\nringmaster validate jobs/*.yaml\nkubectl get tj mnist -o yaml | ringmaster validate -f -",
-    .notes = "Exit codes: 0 all are right, 2 some are not.",
-};
-
 static int check(const char *path, bool quiet)
 {
     struct error e = ERROR_INIT;
@@ -38,29 +28,35 @@ static int check(const char *path, bool quiet)
     return command_bad_manifest("validate", &e, report);
 }
 
-int command_validate(int argc, char **argv)
+static int validate(int argc, char **argv)
 {
     struct validate_options o = { .quiet = false };
     struct error e = ERROR_INIT;
     int next, code = COMMAND_OK;
-    bool help = false;
-    if (opt_parse(OPTIONS, COUNT(OPTIONS), argc, argv, false, &o, &next, &help, &e) < 0)
-        return command_usage("validate", &e);
-    if (help) {
-        command_help(&PAGE, stdout);
-    } else if (o.files.count == 0 && next == argc) {
-        error_set(&e, ERROR_INVALID, "which manifest? give it with -f FILE");
+    if (!command_parse(&COMMAND_VALIDATE, argc, argv, false, &o, &next, &code))
+        return code;
+    if (o.files.count == 0 && next == argc) {
+        (void)error_set(&e, ERROR_INVALID, "which manifest? give it with -f FILE");
         code = command_usage("validate", &e);
-    } else {
-        for (size_t i = 0; i < o.files.count; i++) {
-            int rc = check(o.files.items[i], o.quiet);
-            code = rc > code ? rc : code;
-        }
-        for (int i = next; i < argc; i++) {
-            int rc = check(argv[i], o.quiet);
-            code = rc > code ? rc : code;
-        }
+    }
+    for (size_t i = 0; i < o.files.count; i++) {
+        int rc = check(o.files.items[i], o.quiet);
+        code = rc > code ? rc : code;
+    }
+    for (int i = next; i < argc; i++) {
+        int rc = check(argv[i], o.quiet);
+        code = rc > code ? rc : code;
     }
     opt_release(OPTIONS, COUNT(OPTIONS), &o);
     return code;
 }
+
+const struct command COMMAND_VALIDATE = {
+    .name = "validate", .summary = "check manifests; report every problem with its place", .run = validate, .takes = WORDS_FILES,
+    .usage = "validate -f FILE [-f FILE...]\nvalidate FILE...",
+    .about = "Checks manifests against the TrainingJob schema and its rules, as the API server and the operator would, and reports every\n"
+             "problem as file:line:column: field: what is wrong.",
+    .options = OPTIONS, .option_count = COUNT(OPTIONS),
+    .examples = "ringmaster validate -f job.yaml\nringmaster validate jobs/*.yaml\nkubectl get tj mnist -o yaml | ringmaster validate -f -",
+    .notes = "Exit codes: 0 all are right, 2 some are not.",
+};

@@ -119,6 +119,14 @@ bool jobdir_used(const struct jobdir *d)
     return access(name, F_OK) == 0;
 }
 
+bool jobdir_holds_job(const char *path)
+{
+    if (!path || !*path)
+        return false;
+    auto_free char *name = fs_join(path, "job.json");
+    return access(name, F_OK) == 0;
+}
+
 int jobdir_clear(const struct jobdir *d, struct error *e)
 {
     static const char *const LEFT[] = { "job.json", "status.json", "key", "coordinator.json", "history.jsonl", "pods", "logs",

@@ -39,6 +39,8 @@ MUST_CHECK int jobdir_look(const char *path, struct jobdir *ret, struct error *e
 bool jobdir_busy(const struct jobdir *d);
 /* True when a job has been started here before. */
 bool jobdir_used(const struct jobdir *d);
+/* True when the path is a directory with a job in it; NULL is none. */
+bool jobdir_holds_job(const char *path);
 /* Removes what a job left here, and only that. */
 MUST_CHECK int jobdir_clear(const struct jobdir *d, struct error *e);
 void jobdir_release(struct jobdir *d); /* lets go of the lock; removes nothing */

@@ -11,7 +11,8 @@
 #include "job/job.h"
 
 enum np_kind {
-    NP_COUNT, NP_HOSTS, NP_HOSTFILE, NP_START_TIMEOUT, NP_RESET_LIMIT, NP_TIMESTAMPS,
+    NP_COUNT, NP_MIN, NP_MAX, NP_HOSTS, NP_HOSTFILE, NP_START_TIMEOUT, NP_RESET_LIMIT, NP_TIMESTAMPS,
+    NP_OUTPUT, NP_LEFT, /* NP_LEFT: a flag of ours, too; it stays in argv */
     NP_ENV,     /* the value goes to the trainers as `detail` */
     NP_ENV_MB,  /* the same, given in MiB */
     NP_ENV_ON,  /* no value; `detail` is NAME=VALUE */
@@ -27,11 +28,15 @@ struct np_flag {
 };
 
 #define RING "the ring engine in the sidecar does this itself"
-#define ELASTIC "the number of ranks is fixed; give it with -np"
-#define NO_SSH "nothing is started over ssh on one machine"
+#define ELASTIC "ranks are not discovered; give their number with -np, and its bounds with --min-np and --max-np"
+#define NO_SSH "nothing is started over ssh"
 
-static const struct np_flag FLAGS[] = {
+static const struct np_flag NP_FLAGS[] = {
     { "-np", "--num-proc", 1, NP_COUNT, NULL },
+    { "--min-np", "--min-num-proc", 1, NP_MIN, NULL },
+    { "--max-np", "--max-num-proc", 1, NP_MAX, NULL },
+    { "--output-filename", NULL, 1, NP_OUTPUT, NULL },
+    { "--verbose", NULL, 0, NP_LEFT, NULL },
     { "-H", "--hosts", 1, NP_HOSTS, NULL },
     { "-hostfile", "--hostfile", 1, NP_HOSTFILE, NULL },
     { "--start-timeout", NULL, 1, NP_START_TIMEOUT, NULL },
@@ -39,7 +44,7 @@ static const struct np_flag FLAGS[] = {
     { "-prefix-timestamp", "--prefix-output-with-timestamp", 0, NP_TIMESTAMPS, NULL },
 
     { "--log-level", NULL, 1, NP_ENV, "HOROVOD_LOG_LEVEL" },
-    { "--timeline-filename", NULL, 1, NP_ENV, "HOROVOD_TIMELINE" },
+    { "--timeline-filename", NULL, 1, NP_ENV, "RINGMASTER_TIMELINE" },
     { "--timeline-mark-cycles", NULL, 0, NP_ENV_ON, "HOROVOD_TIMELINE_MARK_CYCLES=1" },
     { "--no-timeline-mark-cycles", NULL, 0, NP_ENV_ON, "HOROVOD_TIMELINE_MARK_CYCLES=0" },
     { "--fusion-threshold-mb", NULL, 1, NP_ENV_MB, "HOROVOD_FUSION_THRESHOLD" },
@@ -60,7 +65,7 @@ static const struct np_flag FLAGS[] = {
     { "-p", "--ssh-port", 1, NP_IGNORED, NO_SSH },
     { "-i", "--ssh-identity-file", 1, NP_IGNORED, NO_SSH },
     { "--disable-cache", NULL, 0, NP_IGNORED, "there is no cache of host checks" },
-    { "--network-interfaces", "--network-interface", 1, NP_IGNORED, "the ring of one machine runs over loopback" },
+    { "--network-interfaces", "--network-interface", 1, NP_IGNORED, "the ring uses the address of each member: loopback here, the pod's on a cluster" },
     { "--gloo", NULL, 0, NP_IGNORED, RING },
     { "--mpi", NULL, 0, NP_IGNORED, RING },
     { "--hierarchical-allreduce", "--no-hierarchical-allreduce", 0, NP_IGNORED, RING },
@@ -78,14 +83,11 @@ static const struct np_flag FLAGS[] = {
     { "--jsrun", NULL, 0, NP_REFUSED, "LSF clusters are not supported; on Kubernetes apply a TrainingJob" },
     { "--mpi-args", NULL, 1, NP_REFUSED, "MPI is not used; leave it out" },
     { "--binding-args", NULL, 1, NP_REFUSED, "MPI is not used; bind with --thread-affinity or taskset in the command" },
-    { "--min-np", "--min-num-proc", 1, NP_REFUSED, ELASTIC },
-    { "--max-np", "--max-num-proc", 1, NP_REFUSED, ELASTIC },
     { "--slots-per-host", NULL, 1, NP_REFUSED, ELASTIC },
     { "--elastic-timeout", NULL, 1, NP_REFUSED, ELASTIC },
     { "--blacklist-cooldown-range", NULL, 2, NP_REFUSED, "there is one host only; leave it out" },
     { "--host-discovery-script", NULL, 1, NP_REFUSED, "there is one host only; leave it out" },
     { "--config-file", NULL, 1, NP_REFUSED, "give the options as flags, or write a TrainingJob and use -f" },
-    { "--output-filename", NULL, 1, NP_REFUSED, "each member's output is in JOB_DIR/logs; choose the place with --job-dir" },
     { "-cb", "--check-build", 0, NP_REFUSED, "there is nothing to build in; 'ringmaster version' says what is installed" },
 };
 
@@ -104,9 +106,9 @@ static bool flag_is(const char *flag, const char *word, size_t len)
 static const struct np_flag *flag_find(const char *word)
 {
     size_t len = strncmp(word, "--", 2) == 0 ? strcspn(word, "=") : strlen(word);
-    for (size_t i = 0; i < COUNT(FLAGS); i++)
-        if (flag_is(FLAGS[i].flag, word, len) || flag_is(FLAGS[i].other, word, len))
-            return &FLAGS[i];
+    for (size_t i = 0; i < COUNT(NP_FLAGS); i++)
+        if (flag_is(NP_FLAGS[i].flag, word, len) || flag_is(NP_FLAGS[i].other, word, len))
+            return &NP_FLAGS[i];
     return NULL;
 }
 
@@ -154,9 +156,13 @@ static int flag_apply(struct np_options *np, const struct np_flag *f, const char
 {
     char text[128];
     int64_t n = 0;
-    np->used |= f->kind != NP_TIMESTAMPS;
+    np->used |= f->kind != NP_TIMESTAMPS && f->kind != NP_LEFT;
     switch (f->kind) {
     case NP_COUNT: return number(word, value, 1, JOB_MAX_REPLICAS, &np->processes, e);
+    case NP_MIN: return number(word, value, 1, JOB_MAX_REPLICAS, &np->min_processes, e);
+    case NP_MAX: return number(word, value, 1, JOB_MAX_REPLICAS, &np->max_processes, e);
+    case NP_OUTPUT: np->output_filename = value; return 0;
+    case NP_LEFT: return 0;
     case NP_HOSTS: np->hosts = value; return 0;
     case NP_HOSTFILE: np->hostfile = value; return 0;
     case NP_START_TIMEOUT: return number(word, value, 1, 7 * 86400, &np->start_timeout_s, e);
@@ -185,7 +191,7 @@ int np_extract(int *argc, char **argv, const struct opt_def *defs, size_t def_co
     int kept = 1, i = 1;
     while (i < *argc && argv[i][0] == '-' && argv[i][1] && strcmp(argv[i], "--") != 0) {
         const struct np_flag *f = flag_find(argv[i]);
-        if (!f) {
+        if (!f || f->kind == NP_LEFT) {
             int values = own_values(argv[i], defs, def_count);
             argv[kept++] = argv[i++];
             while (values-- > 0 && i < *argc)
@@ -216,6 +222,33 @@ int np_extract(int *argc, char **argv, const struct opt_def *defs, size_t def_co
     *argc = kept;
     *ret = np;
     return 0;
+}
+
+int np_check_counts(const struct np_options *np, int64_t processes, struct error *e)
+{
+    if (np->min_processes && np->max_processes && np->min_processes > np->max_processes)
+        return error_set(e, ERROR_INVALID, "--min-np %lld is more than --max-np %lld", (long long)np->min_processes,
+                         (long long)np->max_processes);
+    if (np->min_processes > processes)
+        return error_set(e, ERROR_INVALID, "--min-np %lld is more than the %lld processes", (long long)np->min_processes, (long long)processes);
+    if (np->max_processes && np->max_processes < processes)
+        return error_set(e, ERROR_INVALID, "--max-np %lld is less than the %lld processes", (long long)np->max_processes, (long long)processes);
+    return 0;
+}
+
+const char *const *np_flag_names(void)
+{
+    static const char *names[2 * COUNT(NP_FLAGS) + 1];
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT(NP_FLAGS); i++) {
+        if (NP_FLAGS[i].kind == NP_LEFT || NP_FLAGS[i].kind == NP_REFUSED)
+            continue;
+        names[n++] = NP_FLAGS[i].flag;
+        if (NP_FLAGS[i].other)
+            names[n++] = NP_FLAGS[i].other;
+    }
+    names[n] = NULL;
+    return names;
 }
 
 /* ---- hosts ---- */
@@ -378,6 +411,12 @@ cJSON *np_manifest(const struct np_options *np, const char *name, int64_t proces
         json_put(policy, "schedulingPolicy", scheduling);
         json_put(spec, "runPolicy", policy);
     }
+    if (np->min_processes || np->max_processes) {
+        cJSON *elastic = json_object();
+        json_put_int(elastic, "minReplicas", np->min_processes ? np->min_processes : processes);
+        json_put_int(elastic, "maxReplicas", np->max_processes ? np->max_processes : processes);
+        json_put(spec, "elasticPolicy", elastic);
+    }
     json_put(spec, "replicaSpecs", roles);
     json_put_text(metadata, "name", name);
     json_put_text(job, "apiVersion", JOB_API_VERSION);
@@ -398,6 +437,9 @@ void np_help(FILE *out)
 {
     static const struct { enum np_kind kind; const char *text; } USED[] = {
         { NP_COUNT, "number of processes; each is one rank" },
+        { NP_MIN, "fewest ranks that go on training; spec.elasticPolicy.minReplicas" },
+        { NP_MAX, "most ranks; spec.elasticPolicy.maxReplicas" },
+        { NP_OUTPUT, "directory for the output: rank.N/stdout" },
         { NP_HOSTS, "slots on this machine, as in localhost:4; other machines are refused" },
         { NP_HOSTFILE, "the same from a file, a line \"localhost slots=4\"" },
         { NP_START_TIMEOUT, "seconds in which every process must have started" },
@@ -405,10 +447,10 @@ void np_help(FILE *out)
         { NP_TIMESTAMPS, "put the time before each line of output" },
     };
     fputs("\nhorovodrun's options, with a command in place of -f:\n", out);
-    for (size_t i = 0; i < COUNT(FLAGS); i++)
+    for (size_t i = 0; i < COUNT(NP_FLAGS); i++)
         for (size_t k = 0; k < COUNT(USED); k++)
-            if (FLAGS[i].kind == USED[k].kind)
-                help_row(out, &FLAGS[i], USED[k].text);
+            if (NP_FLAGS[i].kind == USED[k].kind)
+                help_row(out, &NP_FLAGS[i], USED[k].text);
     fputs("  Its other options are accepted (those of the timeline, logging, fusion and stall check reach the script as HOROVOD_*)\n"
           "  or refused with the reason.\n", out);
 }

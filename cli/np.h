@@ -1,8 +1,9 @@
 /*
  * np.h — `ringmaster run -np 4 -- python train.py`: horovodrun's command line turned into a TrainingJob in memory. Pure.
  *
- * Every flag of horovodrun 0.28 is known: it is used, or it is accepted with a note because it has nothing to do here, or it
- * is refused with the reason and what to use instead. None is taken for a typing error.
+ * Every flag of horovodrun 0.28 is known, in one table (NP_FLAGS in np.c): it is done here, or it becomes a variable of the
+ * training process, or it is accepted with a note because it has nothing to do here, or it is refused with the reason and what
+ * to use instead. None is taken for a typing error.
  */
 #ifndef CLI_NP_H
 #define CLI_NP_H
@@ -15,6 +16,8 @@
 struct np_options {
     bool used;                 /* one of horovodrun's flags was there */
     int64_t processes;         /* -np; 0 = not given */
+    int64_t min_processes, max_processes; /* --min-np, --max-np; 0 = not given */
+    const char *output_filename; /* a directory: rank.N/stdout in it; borrowed from argv */
     const char *hosts;         /* -H; borrowed from argv */
     const char *hostfile;
     int64_t start_timeout_s;   /* 0 = not given */
@@ -24,6 +27,12 @@ struct np_options {
     char notes[2048];          /* one line a flag that was accepted but has no effect */
 };
 void np_release(struct np_options *np);
+
+/* --min-np and --max-np against the number of processes and each other. */
+MUST_CHECK int np_check_counts(const struct np_options *np, int64_t processes, struct error *e);
+
+/* All flags of the table, "-np" and "--hosts", NULL-terminated; static. */
+const char *const *np_flag_names(void);
 
 /* Takes horovodrun's flags out of argv[1..] (up to "--" or the command's first word) and leaves the rest, in order, for
  * opt_parse with `defs`, whose flags are skipped together with their values. */

@@ -14,8 +14,8 @@
 
 struct output {
     struct loop_source *source;
-    int read_fd, log_fd;
-    char *path;
+    int read_fd, log_fd, copy_fd; /* copy_fd -1: none */
+    char *path, *copy_path;
     bool log_failed;
     output_line_fn *line;
     output_error_fn *failed;
@@ -108,16 +108,16 @@ static void remember(struct output *o, const char *bytes, size_t len)
     o->tail_len = keep + len;
 }
 
-static void log_write(struct output *o, const char *bytes, size_t len)
+static void log_write(struct output *o, int fd, const char *path, const char *bytes, size_t len)
 {
     while (len > 0 && !o->log_failed) {
-        ssize_t n = write(o->log_fd, bytes, len);
+        ssize_t n = write(fd, bytes, len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
             struct error e = ERROR_INIT;
             o->log_failed = true;
-            error_errno(&e, "write %s", o->path);
+            error_errno(&e, "write %s", path);
             o->failed(o->ctx, &e);
             return;
         }
@@ -138,7 +138,9 @@ static bool take(struct output *o)
         o->source = NULL;
         return false;
     }
-    log_write(o, bytes, (size_t)n);
+    log_write(o, o->log_fd, o->path, bytes, (size_t)n);
+    if (o->copy_fd >= 0)
+        log_write(o, o->copy_fd, o->copy_path, bytes, (size_t)n);
     remember(o, bytes, (size_t)n);
     split(o, bytes, (size_t)n);
     return true;
@@ -163,7 +165,7 @@ int output_new(struct loop *loop, const char *path, output_line_fn *line, output
     auto_close int read_fd = fds[0], write_fd = fds[1];
     (void)fcntl(read_fd, F_SETFL, O_NONBLOCK); /* the reader's side alone: the command's stays blocking */
     struct output *o = xcalloc(1, sizeof *o);
-    *o = (struct output){ .read_fd = read_fd, .log_fd = log_fd, .line = line, .failed = failed, .ctx = ctx,
+    *o = (struct output){ .read_fd = read_fd, .log_fd = log_fd, .copy_fd = -1, .line = line, .failed = failed, .ctx = ctx,
                           .partial = BUF_INIT(LINE_MAX_BYTES + 1) };
     if (loop_add(loop, read_fd, LOOP_READ, on_readable, o, &o->source, e) < 0) {
         free(o);
@@ -174,6 +176,16 @@ int output_new(struct loop *loop, const char *path, output_line_fn *line, output
     TAKE_FD(log_fd);
     *ret = o;
     *ret_write_fd = TAKE_FD(write_fd);
+    return 0;
+}
+
+int output_copy(struct output *o, const char *path, struct error *e)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return error_errno(e, "open %s", path);
+    o->copy_fd = fd;
+    o->copy_path = xstrdup(path);
     return 0;
 }
 
@@ -235,6 +247,9 @@ void output_free(struct output *o)
     loop_remove(o->source);
     close(o->read_fd);
     close(o->log_fd);
+    if (o->copy_fd >= 0)
+        close(o->copy_fd);
+    free(o->copy_path);
     free(o->path);
     buf_release(&o->partial);
     free(o);

@@ -206,6 +206,16 @@ static void on_output_error(void *ctx, const struct error *why)
     broken(r->pods, why);
 }
 
+/* As horovodrun's --output-filename: the rank with as many digits as the largest has. */
+static int copy_output(struct replica *r, const char *dir, struct error *e)
+{
+    int32_t rank = job_rank(r->pods->options.job, r->role, r->index);
+    int width = snprintf(NULL, 0, "%d", job_world_size(r->pods->options.job) - 1);
+    auto_free char *own = rank < 0 ? xasprintf("%s/%s", dir, r->member) : xasprintf("%s/rank.%0*d", dir, width, rank);
+    auto_free char *path = xasprintf("%s/stdout", own);
+    return fs_mkdirs(own, 0755, e) < 0 || output_copy(r->output, path, e) < 0 ? -1 : 0;
+}
+
 static int launcher_start(struct replica *r, struct error *e)
 {
     const struct pods_options *o = &r->pods->options;
@@ -214,6 +224,8 @@ static int launcher_start(struct replica *r, struct error *e)
     auto_free char *path = jobdir_path(o->dir, "logs/%s/%d.log", r->member, r->attempt);
     auto_close int write_fd = -1;
     if (output_new(o->loop, path, on_line, on_output_error, r, &r->output, &write_fd, e) < 0)
+        return -1;
+    if (o->output_dir && copy_output(r, o->output_dir, e) < 0)
         return -1;
     if (container_read(r->pod, job_main_container(o->job, r->role), o->install->launcher, NULL, &facts, &c, e) < 0)
         return -1;

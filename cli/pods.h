@@ -34,6 +34,7 @@ struct pods_options {
     const char *control;        /* path of the control socket */
     const char *checkpoint_dir;
     bool verbose;               /* sidecars log what they do */
+    const char *output_dir;     /* output goes to rank.N/stdout in it, too; NULL = not */
 };
 
 struct pods *pods_new(const struct pods_options *options /* kept */, const struct pods_events *events);

@@ -386,7 +386,8 @@ static int wire(struct runner *r, struct error *e)
 {
     static const int SIGNALS[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH };
     struct pods_options pods = { .loop = r->loop, .dir = &r->dir, .install = &r->install, .job = r->job, .addresses = &r->ports.plan,
-                                 .control = r->control_path, .checkpoint_dir = r->checkpoint_dir, .verbose = r->options.verbose };
+                                 .control = r->control_path, .checkpoint_dir = r->checkpoint_dir, .verbose = r->options.verbose,
+                                 .output_dir = r->options.output_dir };
     struct pods_events events = { .changed = on_changed, .line = on_line, .note = on_note, .broken = on_broken, .ctx = r };
     signal(SIGPIPE, SIG_IGN); /* a reader that went away ends neither the job nor a write to a dead process */
     if (control_new(r->loop, r->control_path, r->job->uid, on_report, on_note, r, &r->control, e) < 0)

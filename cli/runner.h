@@ -14,6 +14,7 @@
 struct runner_options {
     const char *install_dir;       /* NULL: next to this program */
     const char *report_dir;        /* NULL: the job directory */
+    const char *output_dir;        /* NULL, or where output is copied to, by rank */
     bool resume, verbose, show_logs;
     int64_t timeout_ms, grace_ms;  /* 0 = the manifest's */
     int64_t ring_port, framework_port;

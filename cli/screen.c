@@ -14,6 +14,7 @@
 #include "base/mem.h"
 
 #define WAITING_MAX (1u << 20) /* lines that wait for the next drawing; more are put out at once */
+#define NO_WIDTH 4096           /* columns, where nothing is cut */
 #define HIDE_CURSOR "\033[?25l"
 #define SHOW_CURSOR "\033[?25h"
 #define CLEAR_BELOW "\033[J"
@@ -32,7 +33,7 @@ static bool environment_set(const char *name)
     return value && *value;
 }
 
-static bool is_terminal(int fd)
+bool screen_is_terminal(int fd)
 {
     const char *term = getenv("TERM");
     return isatty(fd) && term && *term && strcmp(term, "dumb") != 0;
@@ -40,7 +41,14 @@ static bool is_terminal(int fd)
 
 bool screen_wants_color(int fd)
 {
-    return is_terminal(fd) && !environment_set("NO_COLOR");
+    return screen_is_terminal(fd) && !environment_set("NO_COLOR");
+}
+
+struct view_style screen_stdout_style(void)
+{
+    struct winsize size = { .ws_col = 0 };
+    int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : NO_WIDTH;
+    return (struct view_style){ .width = width, .color = screen_wants_color(STDOUT_FILENO) };
 }
 
 struct screen *screen_new(int fd, const struct screen_options *options, int name_width)
@@ -49,7 +57,7 @@ struct screen *screen_new(int fd, const struct screen_options *options, int name
     setlocale(LC_CTYPE, "");
     *s = (struct screen){ .fd = fd, .options = *options, .name_width = name_width, .waiting = BUF_INIT(2 * WAITING_MAX),
                           .picture = BUF_INIT(1u << 20) };
-    s->live = is_terminal(fd) && !options->plain && !options->quiet;
+    s->live = screen_is_terminal(fd) && !options->plain && !options->quiet;
     s->color = screen_wants_color(fd) && !options->no_color;
     s->unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     return s;
@@ -127,7 +135,7 @@ void screen_log(struct screen *s, const char *member, const char *text, size_t l
     line_done(s);
 }
 
-static struct view_style style_of(const struct screen *s)
+struct view_style screen_style(const struct screen *s)
 {
     struct winsize size = { .ws_col = 80, .ws_row = 24 };
     if (ioctl(s->fd, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
@@ -137,26 +145,43 @@ static struct view_style style_of(const struct screen *s)
     return (struct view_style){ .width = (int)size.ws_col - 1, .max_rows = rows > 3 ? rows : 3, .color = s->color, .unicode = s->unicode };
 }
 
-void screen_draw(struct screen *s, const struct view *v)
+/* What waits goes above, the picture is drawn anew; text NULL: the one that is there. */
+static void redraw(struct screen *s, const char *text)
 {
-    if (!s->live) {
-        flush_waiting(s);
-        return;
-    }
-    struct view_style style = style_of(s);
     auto_buf struct buf out = BUF_INIT(8u << 20);
     buf_add(&out, HIDE_CURSOR);
-    erase(s, &out, style.width + 1);
+    erase(s, &out, screen_style(s).width + 1);
     buf_add_bytes(&out, buf_text(&s->waiting), s->waiting.len);
-    if (v) {
+    if (text) {
         buf_clear(&s->picture);
-        (void)view_format(v, &style, &s->picture);
+        buf_add(&s->picture, text);
     }
     buf_add_bytes(&out, buf_text(&s->picture), s->picture.len);
     buf_add(&out, SHOW_CURSOR);
     s->drawn = true;
     buf_clear(&s->waiting);
     put(s, buf_text(&out), out.len);
+}
+
+void screen_picture(struct screen *s, const char *text)
+{
+    if (s->live)
+        redraw(s, text);
+    else
+        flush_waiting(s);
+}
+
+void screen_draw(struct screen *s, const struct view *v)
+{
+    if (!s->live) {
+        flush_waiting(s);
+        return;
+    }
+    struct view_style style = screen_style(s);
+    auto_buf struct buf text = BUF_INIT(1u << 20);
+    if (v)
+        (void)view_format(v, &style, &text);
+    redraw(s, v ? buf_text(&text) : NULL);
 }
 
 void screen_text(struct screen *s, const char *text)

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "cli/line.h"
 #include "job/coordinate.h"
 
 #define STEP_COLUMN 15
@@ -137,72 +138,18 @@ const char *view_duration(int64_t ms, char ret[VIEW_DURATION_MAX])
 
 /* ---- colours ---- */
 
-#define SGR_RESET "\033[0m"
-#define SGR_BOLD "\033[1m"
-#define SGR_DIM "\033[2m"
-#define SGR_RED "\033[31m"
-#define SGR_GREEN "\033[32m"
-#define SGR_YELLOW "\033[33m"
-#define SGR_CYAN "\033[36m"
-
-static const char *phase_color(const char *phase)
+const char *view_phase_color(const char *phase)
 {
     static const struct { const char *phase, *color; } ROWS[] = {
         { "running", SGR_GREEN }, { "done", SGR_GREEN }, { "failed", SGR_RED }, { "lost", SGR_RED },
-        { "restarting", SGR_YELLOW }, { "stopping", SGR_YELLOW }, { "starting", SGR_CYAN },
+        { "restarting", SGR_YELLOW }, { "stopping", SGR_YELLOW }, { "starting", SGR_CYAN }, { "Running", SGR_GREEN },
+        { "Succeeded", SGR_GREEN }, { "Failed", SGR_RED }, { "Restarting", SGR_YELLOW }, { "Suspended", SGR_YELLOW },
+        { "Starting", SGR_CYAN }, { "Pending", SGR_CYAN }, { "Queued", SGR_CYAN },
     };
     for (size_t i = 0; i < COUNT(ROWS); i++)
         if (strcmp(ROWS[i].phase, phase) == 0)
             return ROWS[i].color;
     return SGR_DIM;
-}
-
-static const char *job_phase_color(enum job_phase phase)
-{
-    switch (phase) {
-    case PHASE_RUNNING: case PHASE_SUCCEEDED: return SGR_GREEN;
-    case PHASE_FAILED: return SGR_RED;
-    case PHASE_RESTARTING: case PHASE_SUSPENDED: return SGR_YELLOW;
-    default: return SGR_CYAN;
-    }
-}
-
-/* One line being written, cut at the terminal's width: text counts, colours do not. */
-struct line { struct buf *out; int left; bool color; };
-
-static struct line line_start(struct buf *out, const struct view_style *style)
-{
-    return (struct line){ .out = out, .left = style->width > 0 ? style->width : 80, .color = style->color };
-}
-
-static void line_text(struct line *l, const char *text)
-{
-    for (const char *p = text; *p && l->left > 0;) {
-        size_t bytes = 1;
-        while (((unsigned char)p[bytes] & 0xc0) == 0x80) /* the rest of a UTF-8 character */
-            bytes++;
-        buf_add_bytes(l->out, p, bytes);
-        p += bytes;
-        l->left--;
-    }
-}
-
-static void line_color(struct line *l, const char *sgr)
-{
-    if (l->color)
-        buf_add(l->out, sgr);
-}
-
-static void line_colored(struct line *l, const char *sgr, const char *text)
-{
-    line_color(l, sgr);
-    line_text(l, text);
-    line_color(l, SGR_RESET);
-}
-
-static void line_end(struct line *l)
-{
-    buf_add(l->out, "\n");
 }
 
 /* ---- members ---- */
@@ -236,11 +183,11 @@ static void member_format(const struct view_member *m, int width, const struct v
         snprintf(time, sizeof time, m->step_ms < 100 ? "%.1f ms" : "%.0f ms", m->step_ms);
     text_bytes((uint64_t)m->bytes_reduced, size);
 
-    struct line l = line_start(out, style);
+    struct line l = line_start(out, style->width, style->color);
     snprintf(text, sizeof text, "%-*.*s  ", width, width, m->member);
     line_text(&l, text);
     snprintf(text, sizeof text, "%-10s", m->phase);
-    line_colored(&l, phase_color(m->phase), text);
+    line_colored(&l, view_phase_color(m->phase), text);
     snprintf(text, sizeof text, " %*s  %10s  %9s  %10s  %8d", STEP_COLUMN, step, loss, time,
              m->bytes_reduced > 0 ? size : "-", m->restarts);
     line_text(&l, text);
@@ -251,7 +198,7 @@ int view_table(const struct view *v, const struct view_style *style, struct buf 
 {
     int width = name_width(v), lines = 1;
     char text[160];
-    struct line l = line_start(out, style);
+    struct line l = line_start(out, style->width, style->color);
     snprintf(text, sizeof text, "%-*s  %-10s %*s  %10s  %9s  %10s  %8s", width, "MEMBER", "PHASE", STEP_COLUMN, "STEP", "LOSS",
              "STEP TIME", "REDUCED", "RESTARTS");
     line_colored(&l, SGR_DIM, text);
@@ -264,7 +211,7 @@ int view_table(const struct view *v, const struct view_style *style, struct buf 
         member_format(&v->members[i], width, style, out);
     if (shown < v->member_count) {
         snprintf(text, sizeof text, "and %zu more", v->member_count - shown);
-        l = line_start(out, style);
+        l = line_start(out, style->width, style->color);
         line_colored(&l, SGR_DIM, text);
         line_end(&l);
         lines++;
@@ -274,13 +221,13 @@ int view_table(const struct view *v, const struct view_style *style, struct buf 
 
 /* ---- header and bar ---- */
 
-static void header_format(const struct view *v, const struct view_style *style, struct buf *out)
+void view_header(const struct view *v, const struct view_style *style, struct buf *out)
 {
     char text[256], elapsed[VIEW_DURATION_MAX];
-    struct line l = line_start(out, style);
+    struct line l = line_start(out, style->width, style->color);
     line_colored(&l, SGR_BOLD, v->job);
     line_text(&l, "  ");
-    line_colored(&l, job_phase_color(v->phase), phase_name(v->phase));
+    line_colored(&l, view_phase_color(phase_name(v->phase)), phase_name(v->phase));
     snprintf(text, sizeof text, "  attempt %d round %d", v->attempt, v->round);
     line_text(&l, text);
     if (v->ring_size > 0) {
@@ -312,9 +259,9 @@ static double fraction_done(const struct view *v)
     return f > 1 ? 1 : f;
 }
 
-static void bar_format(const struct view *v, const struct view_style *style, struct buf *out)
+void view_bar(const struct view *v, const struct view_style *style, struct buf *out)
 {
-    struct line l = line_start(out, style);
+    struct line l = line_start(out, style->width, style->color);
     double fraction = fraction_done(v);
     int width = style->width - 50;
     if (fraction >= 0 && width >= 10) {
@@ -357,11 +304,11 @@ void view_progress_line(const struct view *v, struct buf *out)
 int view_format(const struct view *v, const struct view_style *style, struct buf *out)
 {
     int lines = 2;
-    header_format(v, style, out);
+    view_header(v, style, out);
     lines += view_table(v, style, out);
-    bar_format(v, style, out);
+    view_bar(v, style, out);
     if (v->note) {
-        struct line l = line_start(out, style);
+        struct line l = line_start(out, style->width, style->color);
         line_colored(&l, SGR_YELLOW, v->note);
         line_end(&l);
         lines++;

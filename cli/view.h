@@ -58,6 +58,9 @@ void view_release(struct view *v);
 int view_format(const struct view *v, const struct view_style *style, struct buf *out);
 /* The members as a table only, with its heading. Returns the number of lines. */
 int view_table(const struct view *v, const struct view_style *style, struct buf *out);
+/* Its parts: the line with phase, ring and time; the line with the bar. */
+void view_header(const struct view *v, const struct view_style *style, struct buf *out);
+void view_bar(const struct view *v, const struct view_style *style, struct buf *out);
 /* One line without a newline: "step 120/600 (20 %)  loss 0.4321  41.2 steps/s  eta 12 s". Empty when nothing is known. */
 void view_progress_line(const struct view *v, struct buf *out);
 
@@ -66,6 +69,9 @@ void view_changes(const struct view *before, const struct view *now, struct buf 
 
 /* Rows that printed text takes on a terminal of this width, escape sequences not counted. */
 int view_rows(const char *text, int width);
+
+/* Of a job's phase ("Running") or a member's ("running"); an escape sequence, static. */
+const char *view_phase_color(const char *phase);
 
 /* "1 h 02 min", "3 min 20 s", "12 s", "0.8 s". */
 #define VIEW_DURATION_MAX 32

@@ -20,7 +20,7 @@ ROOMS = [
     ("sidecar/supervise/", "supervise", {"base", "wire", "job", "ring", "checkpoint"}),
     ("sidecar/", "sidecar", {"base", "wire", "job", "ring", "checkpoint", "supervise"}),
     ("operator/", "operator", {"base", "wire", "job", "kube"}),
-    ("cli/", "cli", {"base", "wire", "job"}),
+    ("cli/", "cli", {"base", "wire", "job", "kube"}),
     ("client/c/", "client", {"wire"}),
     ("client/tensorflow/", "tensorflow", {"client"}),
 ]

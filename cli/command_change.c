@@ -1,0 +1,192 @@
+/* suspend, resume, scale and delete: one request each. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/outcome.h"
+#include "cli/waiting.h"
+
+struct change_options { bool wait; int64_t timeout_ms; struct cluster_options cluster; };
+
+#define WAIT_ROWS(text) \
+    { .flag = "wait", .letter = 'w', .type = OPT_BOOL, .at = OPT_AT(struct change_options, wait, bool), .help = text }, \
+    { .flag = "timeout", .def = "0", .type = OPT_DURATION, .at = OPT_AT(struct change_options, timeout_ms, int64_t), .min = 0, \
+      .max = 366LL * 86400000, .value = "TIME", .help = "with --wait: give up after so long (0: never)" }
+
+static const struct opt_def SUSPEND_OPTIONS[] = { WAIT_ROWS("wait until the pods are gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
+static const struct opt_def RESUME_OPTIONS[] = { WAIT_ROWS("wait until it runs"), CLUSTER_OPTIONS(struct change_options, cluster) };
+static const struct opt_def SCALE_OPTIONS[] = { CLUSTER_OPTIONS(struct change_options, cluster) };
+static const struct opt_def DELETE_OPTIONS[] = { WAIT_ROWS("wait until it is gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
+
+typedef int change_fn(struct cluster *c, const char *name, const struct change_options *o);
+
+static int not_there(struct cluster *c, const char *says, const char *name, struct error *e)
+{
+    if (e->kind == ERROR_NOT_FOUND && !strstr(e->text, "does not know TrainingJobs"))
+        (void)error_set(e, ERROR_NOT_FOUND, "no job \"%.80s\" in namespace %.80s of %.300s", name, c->ns, c->tried);
+    return command_fail(says, command_code(e), e);
+}
+
+/* ---- suspend, resume --------------------------------------------------------------------------------------------------- */
+
+static int set_suspend(struct cluster *c, const char *says, const char *name, bool suspend, const struct change_options *o)
+{
+    struct error e = ERROR_INIT;
+    auto_json cJSON *job = NULL, *patch = json_object(), *after = NULL;
+    cJSON *spec = json_object();
+    if (cluster_job(c, name, &job, &e) < 0)
+        return command_fail(says, COMMAND_CANNOT_RUN, &e);
+    if (outcome_of(job) != OUTCOME_NONE) {
+        (void)error_set(&e, ERROR_INVALID, "job %s has ended (%s)", name, json_text(job, "status.phase", ""));
+        return command_fail(says, COMMAND_CANNOT_RUN, &e);
+    }
+    json_put_bool(spec, "suspend", suspend);
+    json_put(patch, "spec", spec);
+    struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .body = patch,
+                              .field_manager = CLUSTER_FIELD_MANAGER };
+    if (cluster_call(c, &r, &after, &e) < 0)
+        return not_there(c, says, name, &e);
+    printf("trainingjob/%s %s\n", name, strcmp(kube_version(job), kube_version(after)) == 0 ? suspend ? "is suspended already" : "is not suspended"
+                                        : suspend ? "suspended" : "resumed");
+    return o->wait ? wait_for_job(c, says, name, suspend ? "suspended" : "running", o->timeout_ms, false) : COMMAND_OK;
+}
+
+static int suspend(struct cluster *c, const char *name, const struct change_options *o)
+{
+    return set_suspend(c, "suspend", name, true, o);
+}
+
+static int resume(struct cluster *c, const char *name, const struct change_options *o)
+{
+    return set_suspend(c, "resume", name, false, o);
+}
+
+/* ---- delete ------------------------------------------------------------------------------------------------------------ */
+
+static int delete(struct cluster *c, const char *name, const struct change_options *o)
+{
+    struct error e = ERROR_INIT;
+    struct kube_request r = { .verb = KUBE_DELETE, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .propagation = KUBE_BACKGROUND };
+    if (cluster_call(c, &r, NULL, &e) < 0)
+        return not_there(c, "delete", name, &e);
+    printf("trainingjob/%s deleted\n", name);
+    return o->wait ? wait_for_job(c, "delete", name, "deleted", o->timeout_ms, false) : COMMAND_OK;
+}
+
+/* ---- for each name ----------------------------------------------------------------------------------------------------- */
+
+static int each(const struct command *command, int argc, char **argv, change_fn *change)
+{
+    struct change_options o = { .wait = false };
+    struct error e = ERROR_INIT;
+    struct cluster c = CLUSTER_INIT;
+    int next, code, worst = COMMAND_OK;
+    if (!command_parse(command, argc, argv, false, &o, &next, &code))
+        return code;
+    if (next == argc) {
+        (void)error_set(&e, ERROR_INVALID, "which job? give its name");
+        return command_usage(command->name, &e);
+    }
+    if (cluster_open(&o.cluster, &c, &e) < 0)
+        return command_fail(command->name, COMMAND_CANNOT_RUN, &e);
+    for (int i = next; i < argc; i++) {
+        code = change(&c, argv[i], &o);
+        worst = code > worst ? code : worst;
+        if (code == COMMAND_INTERRUPTED)
+            break;
+    }
+    cluster_close(&c);
+    return worst;
+}
+
+static int suspend_command(int argc, char **argv)
+{
+    return each(&COMMAND_SUSPEND, argc, argv, suspend);
+}
+
+static int resume_command(int argc, char **argv)
+{
+    return each(&COMMAND_RESUME, argc, argv, resume);
+}
+
+static int delete_command(int argc, char **argv)
+{
+    return each(&COMMAND_DELETE, argc, argv, delete);
+}
+
+/* ---- scale ------------------------------------------------------------------------------------------------------------- */
+
+static int scale(struct cluster *c, const char *name, int64_t replicas)
+{
+    struct error e = ERROR_INIT;
+    auto_json cJSON *before = NULL, *patch = json_object();
+    cJSON *spec = json_object();
+    struct kube_request get = { .verb = KUBE_GET, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .subresource = "scale" };
+    if (cluster_call(c, &get, &before, &e) < 0)
+        return not_there(c, "scale", name, &e);
+    json_put_int(spec, "replicas", replicas);
+    json_put(patch, "spec", spec);
+    struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .subresource = "scale", .body = patch,
+                              .field_manager = CLUSTER_FIELD_MANAGER };
+    if (cluster_call(c, &r, NULL, &e) < 0)
+        return not_there(c, "scale", name, &e);
+    printf("trainingjob/%s scaled from %lld to %lld workers\n", name, (long long)json_int(before, "spec.replicas", 0), (long long)replicas);
+    return COMMAND_OK;
+}
+
+static int scale_command(int argc, char **argv)
+{
+    struct change_options o = { .wait = false };
+    struct error e = ERROR_INIT;
+    struct cluster c = CLUSTER_INIT;
+    int64_t replicas = 0;
+    int next, code;
+    if (!command_parse(&COMMAND_SCALE, argc, argv, false, &o, &next, &code))
+        return code;
+    if (next + 2 != argc)
+        (void)error_set(&e, ERROR_INVALID, "give a job and the number of its workers, as in: ringmaster scale mnist 8");
+    else if (!text_int(argv[next + 1], &replicas) || replicas < 0 || replicas > INT32_MAX)
+        (void)error_set(&e, ERROR_INVALID, "found \"%.60s\", expected a number of workers", argv[next + 1]);
+    if (e.kind != ERROR_NONE)
+        return command_usage("scale", &e);
+    if (cluster_open(&o.cluster, &c, &e) < 0)
+        return command_fail("scale", COMMAND_CANNOT_RUN, &e);
+    code = scale(&c, argv[next], replicas);
+    cluster_close(&c);
+    return code;
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------------------------- */
+
+#define CODES "Exit codes: 0 done, 2 bad usage or refused by the cluster's rules, 3 there is no such job, it has ended, or no cluster answers"
+
+const struct command COMMAND_SUSPEND = {
+    .name = "suspend", .summary = "stop a job of a cluster and keep it, with its checkpoints", .run = suspend_command, .takes = WORDS_JOB,
+    .usage = "suspend NAME... [-n NAMESPACE] [--wait]",
+    .about = "Sets spec.suspend: the operator ends the pods, after their grace period; 'ringmaster resume' continues from the last\n"
+             "committed checkpoint.",
+    .options = SUSPEND_OPTIONS, .option_count = COUNT(SUSPEND_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
+};
+
+const struct command COMMAND_RESUME = {
+    .name = "resume", .summary = "let a suspended job of a cluster go on", .run = resume_command, .takes = WORDS_JOB,
+    .usage = "resume NAME... [-n NAMESPACE] [--wait]",
+    .about = "Takes spec.suspend back. (A job of 'ringmaster run' is continued with 'ringmaster run --resume'.)",
+    .options = RESUME_OPTIONS, .option_count = COUNT(RESUME_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
+};
+
+const struct command COMMAND_SCALE = {
+    .name = "scale", .summary = "change the number of workers of a job of a cluster", .run = scale_command, .takes = WORDS_JOB,
+    .usage = "scale NAME N [-n NAMESPACE]",
+    .about = "Sets the number of workers, as 'kubectl scale' does; it stays within spec.elasticPolicy where there is one.",
+    .options = SCALE_OPTIONS, .option_count = COUNT(SCALE_OPTIONS), .notes = CODES ".",
+};
+
+const struct command COMMAND_DELETE = {
+    .name = "delete", .summary = "remove jobs of a cluster, with their pods", .run = delete_command, .takes = WORDS_JOB,
+    .usage = "delete NAME... [-n NAMESPACE] [--wait]",
+    .about = "Deletes the TrainingJob; its pods, Services and key go with it. Checkpoints on volumes stay.",
+    .options = DELETE_OPTIONS, .option_count = COUNT(DELETE_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
+};
