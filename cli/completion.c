@@ -240,7 +240,8 @@ static void fish_words(const struct command *c, struct buf *out)
 void completion_fish(const struct command *const *commands, size_t count, struct buf *out)
 {
     buf_add(out, "# Completion of ringmaster for fish: ringmaster completion fish > ~/.config/fish/completions/ringmaster.fish\n"
-                 "complete -c ringmaster -f\n");
+                 "complete -c ringmaster -f\n"
+                 "complete -c ringmaster -l help -d 'show its page'\n");
     for (size_t i = 0; i < count; i++) {
         buf_addf(out, "complete -c ringmaster -n __fish_use_subcommand -a %s -d ", commands[i]->name);
         quoted(commands[i]->summary, out);

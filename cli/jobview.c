@@ -279,19 +279,20 @@ static void checkpoint_format(const struct job_status *status, const struct view
 }
 
 /* The last line of a log tail says most. */
-static const char *last_line(const char *text)
+static const char *last_line(const char *text, char *ret, size_t size)
 {
-    size_t end = strlen(text);
+    size_t end = strlen(text), from;
     while (end > 0 && (text[end - 1] == '\n' || text[end - 1] == ' '))
         end--;
-    while (end > 0 && text[end - 1] != '\n')
-        end--;
-    return text + end;
+    for (from = end; from > 0 && text[from - 1] != '\n'; from--)
+        continue;
+    snprintf(ret, size, "%.*s", (int)(end - from), text + from);
+    return ret;
 }
 
 static void failures_format(const struct job_status *status, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char member[80], old[24], reason[64], node[128], message[1024];
+    char member[80], old[24], reason[64], node[128], tail[1024], message[1024];
     if (status->failure_count)
         heading("Failures:", style, out);
     for (size_t i = 0; i < status->failure_count; i++) {
@@ -312,7 +313,7 @@ static void failures_format(const struct job_status *status, const struct view_s
         line_end(&l);
         if (f->message[0]) {
             l = line_start(out, style->width, style->color);
-            line_textf(&l, "         %s", plain(last_line(f->message), message, sizeof message));
+            line_textf(&l, "         %s", plain(last_line(f->message, tail, sizeof tail), message, sizeof message));
             line_end(&l);
         }
     }

@@ -92,9 +92,10 @@ bool logline_is_new(struct logline_place *p, bool has_time, int64_t ns, size_t l
         if (!has_time || ns < p->last_ns)
             return false;
         if (ns == p->last_ns && p->to_skip > 0) {
-            p->to_skip--;
-            bool was_cut = p->to_skip == 0 && len > p->last_len;
-            p->repeating = p->to_skip > 0;
+            if (--p->to_skip > 0)
+                return false;
+            bool was_cut = len > p->last_len;
+            p->repeating = false;
             p->last_len = len;
             return was_cut;
         }

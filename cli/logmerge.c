@@ -8,7 +8,7 @@
 struct waiting_line { struct waiting_line *next; int64_t time_ns, came_ms; size_t len; char text[]; };
 
 struct log {
-    void *of;
+    const void *of;
     struct waiting_line *first, **last;
     int64_t newest_ns;  /* times of one log never go back */
     bool resting;
@@ -49,7 +49,7 @@ void logmerge_free(struct logmerge *m)
     free(m);
 }
 
-size_t logmerge_open(struct logmerge *m, void *of)
+size_t logmerge_open(struct logmerge *m, const void *of)
 {
     m->logs = xrealloc(m->logs, m->count + 1, sizeof *m->logs);
     m->heap = xrealloc(m->heap, m->count + 1, sizeof *m->heap);

@@ -558,7 +558,8 @@ def test_np(ringmaster, tmp_path):
         (["-np", "4", "-H", "localhost:2", "true"], "more than the 2 slots"),
         (["-np", "2"], "which command?"),
         (["--", "true"], "how many processes?"),
-        (["-np", "2", "--min-np", "1", "true"], "--min-np is not supported"),
+        (["-np", "2", "--min-np", "3", "true"], "--min-np 3 is more than the 2 processes"),
+        (["-np", "2", "--elastic-timeout", "1", "true"], "--elastic-timeout is not supported"),
         ([], "what is to be run?"),
         (["-f", "x.yaml", "true"], "give one of them"),
         (["--jobdir", "x"], "--job-dir"),
@@ -693,15 +694,21 @@ def test_render(ringmaster, write_job):
     assert wrong.returncode == 2 and "the job has 2 replicas of Worker" in wrong.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "status", "logs", "validate", "render"])
+COMMANDS = ["run", "submit", "status", "logs", "events", "wait", "suspend", "resume", "scale", "delete", "validate", "render", "convert",
+            "completion", "version"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help(ringmaster, command):
     page = ringmaster(command, "--help")
-    assert page.returncode == 0 and page.stdout.startswith(f"Usage: ringmaster {command}") and "Examples:" in page.stdout
+    assert page.returncode == 0 and page.stdout.startswith(f"Usage: ringmaster {command}")
+    assert "Exit codes:" in page.stdout or command in ("completion", "version")
     assert ringmaster("help", command).stdout == page.stdout
 
 
 def test_the_front_page_and_words_that_are_none(ringmaster):
     front = ringmaster("--help")
+    assert re.findall(r"^  ([a-z]+) +\S", front.stdout.split("Commands:")[1].split("Examples:")[0], re.M) == [*COMMANDS, "help"]
     assert front.returncode == 0 and "Exit codes:" in front.stdout
     assert ringmaster().returncode == 2
     wrong = ringmaster("vlidate")

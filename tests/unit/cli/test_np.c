@@ -61,7 +61,7 @@ Test(np, what_cannot_be_is_refused_with_a_reason)
         { "run -np", "-np needs a value" },
         { "run -np four cmd", "-np: found \"four\", expected an integer from 1 to 10000" },
         { "run -np 0 cmd", "expected an integer from 1" },
-        { "run --min-np 2 cmd", "--min-np is not supported: the number of ranks is fixed" },
+        { "run --slots-per-host 2 cmd", "--slots-per-host is not supported: ranks are not discovered" },
         { "run --mpi-args x cmd", "MPI is not used" },
         { "run --gloo=yes cmd", "--gloo takes no value" },
         { "run --config-file c.yaml cmd", "--config-file is not supported" },
@@ -146,4 +146,118 @@ Test(np, the_job_has_n_workers_that_run_the_command)
         "\"runPolicy\":{\"backoffLimit\":3,\"schedulingPolicy\":{\"startTimeoutSeconds\":30}},"
         "\"replicaSpecs\":{\"Worker\":{\"replicas\":4,\"template\":{\"spec\":{\"containers\":["
         "{\"name\":\"main\",\"image\":\"local\",\"command\":[\"python\",\"train.py\"]}]}}}}}}");
+}
+
+/* Every flag of horovodrun 0.28 (runner/launch.py), in every spelling, and what becomes of it. */
+enum fate { DONE, MAPPED, IGNORED, REFUSED };
+struct flag_row { const char *flag, *value; enum fate fate; const char *env; };
+static const struct flag_row EVERY_FLAG[] = {
+    { "-np", "2", DONE, NULL }, { "--num-proc", "2", DONE, NULL }, { "-H", "localhost:2", DONE, NULL }, { "--hosts", "localhost:2", DONE, NULL },
+    { "-hostfile", "h", DONE, NULL }, { "--hostfile", "h", DONE, NULL }, { "--min-np", "1", DONE, NULL }, { "--min-num-proc", "1", DONE, NULL },
+    { "--max-np", "4", DONE, NULL }, { "--max-num-proc", "4", DONE, NULL }, { "--start-timeout", "30", DONE, NULL },
+    { "--reset-limit", "3", DONE, NULL }, { "--output-filename", "out", DONE, NULL }, { "-prefix-timestamp", NULL, DONE, NULL },
+    { "--prefix-output-with-timestamp", NULL, DONE, NULL },
+    { "--timeline-filename", "t.json", MAPPED, "RINGMASTER_TIMELINE=t.json" },
+    { "--timeline-mark-cycles", NULL, MAPPED, "HOROVOD_TIMELINE_MARK_CYCLES=1" },
+    { "--no-timeline-mark-cycles", NULL, MAPPED, "HOROVOD_TIMELINE_MARK_CYCLES=0" },
+    { "--fusion-threshold-mb", "32", MAPPED, "HOROVOD_FUSION_THRESHOLD=33554432" }, { "--cycle-time-ms", "2", MAPPED, "HOROVOD_CYCLE_TIME=2" },
+    { "--cache-capacity", "9", MAPPED, "HOROVOD_CACHE_CAPACITY=9" }, { "--stall-check", NULL, MAPPED, "HOROVOD_STALL_CHECK_DISABLE=0" },
+    { "--no-stall-check", NULL, MAPPED, "HOROVOD_STALL_CHECK_DISABLE=1" },
+    { "--stall-check-warning-time-seconds", "9", MAPPED, "HOROVOD_STALL_CHECK_TIME_SECONDS=9" },
+    { "--stall-check-shutdown-time-seconds", "9", MAPPED, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=9" },
+    { "--thread-affinity", "0,1", MAPPED, "HOROVOD_THREAD_AFFINITY=0,1" }, { "--num-nccl-streams", "2", MAPPED, "HOROVOD_NUM_NCCL_STREAMS=2" },
+    { "--gloo-timeout-seconds", "9", MAPPED, "HOROVOD_GLOO_TIMEOUT_SECONDS=9" }, { "--log-level", "DEBUG", MAPPED, "HOROVOD_LOG_LEVEL=DEBUG" },
+    { "--log-with-timestamp", NULL, MAPPED, "HOROVOD_LOG_HIDE_TIME=0" }, { "--log-without-timestamp", NULL, MAPPED, "HOROVOD_LOG_HIDE_TIME=1" },
+    { "--log-hide-timestamp", NULL, MAPPED, "HOROVOD_LOG_HIDE_TIME=1" }, { "--no-log-hide-timestamp", NULL, MAPPED, "HOROVOD_LOG_HIDE_TIME=0" },
+    { "-p", "22", IGNORED, NULL }, { "--ssh-port", "22", IGNORED, NULL }, { "-i", "k", IGNORED, NULL }, { "--ssh-identity-file", "k", IGNORED, NULL },
+    { "--disable-cache", NULL, IGNORED, NULL }, { "--network-interfaces", "eth0", IGNORED, NULL }, { "--network-interface", "eth0", IGNORED, NULL },
+    { "--gloo", NULL, IGNORED, NULL }, { "--mpi", NULL, IGNORED, NULL }, { "--hierarchical-allreduce", NULL, IGNORED, NULL },
+    { "--no-hierarchical-allreduce", NULL, IGNORED, NULL }, { "--hierarchical-allgather", NULL, IGNORED, NULL },
+    { "--no-hierarchical-allgather", NULL, IGNORED, NULL }, { "--torus-allreduce", NULL, IGNORED, NULL }, { "--no-torus-allreduce", NULL, IGNORED, NULL },
+    { "--autotune", NULL, IGNORED, NULL }, { "--no-autotune", NULL, IGNORED, NULL }, { "--autotune-log-file", "f", IGNORED, NULL },
+    { "--autotune-warmup-samples", "3", IGNORED, NULL }, { "--autotune-steps-per-sample", "3", IGNORED, NULL },
+    { "--autotune-bayes-opt-max-samples", "3", IGNORED, NULL }, { "--autotune-gaussian-process-noise", "0.8", IGNORED, NULL },
+    { "--mpi-threads-disable", NULL, IGNORED, NULL }, { "--no-mpi-threads-disable", NULL, IGNORED, NULL }, { "--tcp", NULL, IGNORED, NULL },
+    { "--jsrun", NULL, REFUSED, NULL }, { "--mpi-args", "x", REFUSED, NULL }, { "--binding-args", "x", REFUSED, NULL },
+    { "--slots-per-host", "2", REFUSED, NULL }, { "--elastic-timeout", "9", REFUSED, NULL }, { "--blacklist-cooldown-range", "1", REFUSED, NULL },
+    { "--host-discovery-script", "s", REFUSED, NULL }, { "--config-file", "c", REFUSED, NULL }, { "-cb", NULL, REFUSED, NULL },
+    { "--check-build", NULL, REFUSED, NULL },
+};
+
+static enum fate fate_of(const struct np_options *np, const struct error *e, char *ret_env, size_t size)
+{
+    const cJSON *row = np->env ? np->env->child : NULL;
+    ret_env[0] = '\0';
+    if (e->kind != ERROR_NONE)
+        return REFUSED;
+    if (row)
+        snprintf(ret_env, size, "%s=%s", json_text(row, "name", ""), json_text(row, "value", ""));
+    return row ? MAPPED : np->notes[0] ? IGNORED : DONE;
+}
+
+Test(np, every_flag_of_horovodrun_has_its_fate)
+{
+    size_t known = 0;
+    for (size_t i = 0; i < COUNT(EVERY_FLAG); i++) {
+        const struct flag_row *row = &EVERY_FLAG[i];
+        char *words[8] = { (char *)"run", (char *)row->flag, (char *)row->value, (char *)row->value, (char *)"cmd", NULL };
+        struct np_options np = { .reset_limit = -1 };
+        struct error e = ERROR_INIT;
+        char env[200];
+        int argc = row->value ? 5 : 3;
+        if (!row->value)
+            words[2] = (char *)"cmd";
+        else if (strcmp(row->flag, "--blacklist-cooldown-range") != 0) {
+            argc = 4;
+            words[3] = (char *)"cmd";
+        }
+        words[argc] = NULL;
+        (void)!np_extract(&argc, words, OWN, COUNT(OWN), &np, &e);
+        cr_expect_eq(fate_of(&np, &e, env, sizeof env), row->fate, "case %s: %s%s", row->flag, e.text, np.notes);
+        cr_expect_str_eq(env, row->env ? row->env : "", "case %s", row->flag);
+        cr_expect(row->fate != REFUSED || strstr(e.text, "is not supported: "), "case %s: %s", row->flag, e.text);
+        cr_expect(row->fate == REFUSED || (argc == 2 && strcmp(words[1], "cmd") == 0), "case %s: the command is what is left", row->flag);
+        known += row->fate != REFUSED;
+        np_release(&np);
+    }
+    const char *const *names = np_flag_names();
+    size_t listed = 0;
+    for (; names[listed]; listed++) {
+        bool found = false;
+        for (size_t i = 0; i < COUNT(EVERY_FLAG); i++)
+            found |= strcmp(EVERY_FLAG[i].flag, names[listed]) == 0;
+        cr_expect(found, "%s is in the table here", names[listed]);
+    }
+    cr_expect_eq(listed, known, "completion offers %zu flags, %zu are taken", listed, known);
+}
+
+Test(np, verbose_is_a_flag_of_ours_too)
+{
+    char store[64], left[256];
+    struct line l = line_of("run -np 2 --verbose cmd", store);
+    struct np_options np = { .reset_limit = -1 };
+    struct error e = ERROR_INIT;
+    cr_assert_eq(np_extract(&l.count, l.words, OWN, COUNT(OWN), &np, &e), 0);
+    join(&l, left);
+    cr_expect_str_eq(left, "run --verbose cmd");
+    np_release(&np);
+}
+
+Test(np, bounds_of_the_number_of_processes)
+{
+    static const struct { int64_t min, max, processes; const char *wrong; } ROWS[] = {
+        { 0, 0, 4, NULL }, { 2, 0, 4, NULL }, { 4, 4, 4, NULL }, { 2, 8, 4, NULL }, { 5, 0, 4, "--min-np 5 is more than the 4 processes" },
+        { 0, 3, 4, "--max-np 3 is less than the 4 processes" }, { 6, 5, 5, "--min-np 6 is more than --max-np 5" },
+    };
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        struct np_options np = { .min_processes = ROWS[i].min, .max_processes = ROWS[i].max };
+        struct error e = ERROR_INIT;
+        cr_expect_eq(np_check_counts(&np, ROWS[i].processes, &e), ROWS[i].wrong ? -1 : 0, "case %zu", i);
+        cr_expect_str_eq(e.text, ROWS[i].wrong ? ROWS[i].wrong : "", "case %zu", i);
+    }
+    struct np_options np = { .min_processes = 2, .reset_limit = -1 };
+    char *command[] = { (char *)"cmd" };
+    auto_json cJSON *job = np_manifest(&np, "x", 4, command, 1);
+    cr_expect_eq(json_int(job, "spec.elasticPolicy.minReplicas", 0), 2);
+    cr_expect_eq(json_int(job, "spec.elasticPolicy.maxReplicas", 0), 4);
 }
