@@ -35,9 +35,9 @@ struct command {
     const char *const *words;  /* NULL-terminated, with WORDS_OWN */
 };
 
-/* Each lives in command_<name>.c; suspend, resume, scale and delete in command_change.c. */
+/* Each lives in command_<name>.c; suspend, resume, checkpoint, scale and delete in command_change.c. */
 extern const struct command COMMAND_RUN, COMMAND_SUBMIT, COMMAND_STATUS, COMMAND_LOGS, COMMAND_EVENTS, COMMAND_WAIT, COMMAND_SUSPEND,
-    COMMAND_RESUME, COMMAND_SCALE, COMMAND_DELETE, COMMAND_VALIDATE, COMMAND_RENDER, COMMAND_CONVERT, COMMAND_COMPLETION,
+    COMMAND_RESUME, COMMAND_CHECKPOINT_NOW, COMMAND_SCALE, COMMAND_DELETE, COMMAND_VALIDATE, COMMAND_RENDER, COMMAND_CONVERT, COMMAND_COMPLETION,
     COMMAND_VERSION;
 
 /* All of them in the order of the overview. */

@@ -1,12 +1,14 @@
-/* suspend, resume, scale and delete: one request each. */
+/* suspend, resume, checkpoint, scale and delete: one request each. */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/outcome.h"
 #include "cli/waiting.h"
+#include "job/job.h"
 
 struct change_options { bool wait; int64_t timeout_ms; struct cluster_options cluster; };
 
@@ -17,6 +19,7 @@ struct change_options { bool wait; int64_t timeout_ms; struct cluster_options cl
 
 static const struct opt_def SUSPEND_OPTIONS[] = { WAIT_ROWS("wait until the pods are gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def RESUME_OPTIONS[] = { WAIT_ROWS("wait until it runs"), CLUSTER_OPTIONS(struct change_options, cluster) };
+static const struct opt_def CHECKPOINT_OPTIONS[] = { WAIT_ROWS("wait until it is committed"), CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def SCALE_OPTIONS[] = { CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def DELETE_OPTIONS[] = { WAIT_ROWS("wait until it is gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
 
@@ -61,6 +64,35 @@ static int suspend(struct cluster *c, const char *name, const struct change_opti
 static int resume(struct cluster *c, const char *name, const struct change_options *o)
 {
     return set_suspend(c, "resume", name, false, o);
+}
+
+/* ---- checkpoint -------------------------------------------------------------------------------------------------------- */
+
+static int checkpoint(struct cluster *c, const char *name, const struct change_options *o)
+{
+    struct error e = ERROR_INIT;
+    auto_json cJSON *job = NULL, *patch = json_object();
+    cJSON *metadata = json_object(), *annotations = json_object();
+    char value[48], time[CLOCK_TEXT_MAX];
+    int64_t now_ms = clock_wall_ms();
+    if (cluster_job(c, name, &job, &e) < 0)
+        return command_fail("checkpoint", COMMAND_CANNOT_RUN, &e);
+    if (strcmp(json_text(job, "status.phase", ""), "Running") != 0) {
+        (void)error_set(&e, ERROR_INVALID, "job %s does not run (%s): there is nothing to save", name, json_text(job, "status.phase", "Pending"));
+        return command_fail("checkpoint", COMMAND_CANNOT_RUN, &e);
+    }
+    clock_format(now_ms, time);
+    snprintf(value, sizeof value, "%.19s.%03dZ", time, (int)(now_ms % 1000)); /* any value that was not there before */
+    json_put_text(annotations, JOB_CHECKPOINT_NOW, value);
+    json_put(metadata, "annotations", annotations);
+    json_put(patch, "metadata", metadata);
+    struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .body = patch,
+                              .field_manager = CLUSTER_FIELD_MANAGER };
+    if (cluster_call(c, &r, NULL, &e) < 0)
+        return not_there(c, "checkpoint", name, &e);
+    printf("trainingjob/%s: checkpoint asked for\n", name);
+    auto_free char *goal = xasprintf(WAIT_CHECKPOINT "%s", value);
+    return o->wait ? wait_for_job(c, "checkpoint", name, goal, o->timeout_ms, false) : COMMAND_OK;
 }
 
 /* ---- delete ------------------------------------------------------------------------------------------------------------ */
@@ -109,6 +141,11 @@ static int suspend_command(int argc, char **argv)
 static int resume_command(int argc, char **argv)
 {
     return each(&COMMAND_RESUME, argc, argv, resume);
+}
+
+static int checkpoint_command(int argc, char **argv)
+{
+    return each(&COMMAND_CHECKPOINT_NOW, argc, argv, checkpoint);
 }
 
 static int delete_command(int argc, char **argv)
@@ -175,6 +212,13 @@ const struct command COMMAND_RESUME = {
     .usage = "resume NAME... [-n NAMESPACE] [--wait]",
     .about = "Takes spec.suspend back. (A job of 'ringmaster run' is continued with 'ringmaster run --resume'.)",
     .options = RESUME_OPTIONS, .option_count = COUNT(RESUME_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
+};
+
+const struct command COMMAND_CHECKPOINT_NOW = {
+    .name = "checkpoint", .summary = "have a running job of a cluster save a checkpoint now", .run = checkpoint_command, .takes = WORDS_JOB,
+    .usage = "checkpoint NAME... [-n NAMESPACE] [--wait]",
+    .about = "Sets the annotation " JOB_CHECKPOINT_NOW " to the time. What came of it stands in status.checkpointRequest.",
+    .options = CHECKPOINT_OPTIONS, .option_count = COUNT(CHECKPOINT_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
 };
 
 const struct command COMMAND_SCALE = {

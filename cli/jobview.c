@@ -259,6 +259,14 @@ static void ring_format(const struct job_status *status, const struct view_style
     if (status->ring.busbw_gbps > 0)
         line_textf(&l, ", busbw %.2f GB/s", status->ring.busbw_gbps);
     line_end(&l);
+    if (status->ring.step_ms > 0) {
+        l = line_start(out, style->width, style->color);
+        line_textf(&l, "  a step takes a rank %.1f ms of its own (median), the slowest", status->ring.step_ms);
+        if (status->ring.straggler_rank >= 0)
+            line_textf(&l, ", rank %d,", status->ring.straggler_rank);
+        line_textf(&l, " %.1f ms", status->ring.slowest_step_ms);
+        line_end(&l);
+    }
     if (status->ring.members[0]) {
         l = line_start(out, style->width, style->color);
         line_textf(&l, "  in the order %s", plain(status->ring.members, members, sizeof members));

@@ -58,6 +58,12 @@ enum wait_verdict wait_verdict_of(const char *goal, const cJSON *job)
         return job ? WAIT_ON : WAIT_REACHED;
     if (!job)
         return WAIT_NEVER;
+    if (strncmp(goal, WAIT_CHECKPOINT, strlen(WAIT_CHECKPOINT)) == 0) {
+        const char *state = json_text(job, "status.checkpointRequest.state", "");
+        bool is_ours = strcmp(json_text(job, "status.checkpointRequest.value", ""), goal + strlen(WAIT_CHECKPOINT)) == 0;
+        reached = is_ours && strcmp(state, "Committed") == 0;
+        over |= is_ours && strcmp(state, "Missed") == 0;
+    }
     if (strncmp(goal, CONDITION, strlen(CONDITION)) == 0)
         reached = condition_holds(job, goal + strlen(CONDITION));
     else if (strcasecmp(goal, "finished") == 0)

@@ -15,7 +15,8 @@ const char *outcome_text(const cJSON *job, char *ret, size_t size);
 enum wait_verdict { WAIT_ON, WAIT_REACHED, WAIT_NEVER /* the job ended, and not so */ };
 /* False when `text` is none of these. */
 bool wait_goal_known(const char *text);
-/* job NULL: it is not there. */
+/* job NULL: it is not there. The goal may also be WAIT_CHECKPOINT and the value of the annotation that asked for one. */
+#define WAIT_CHECKPOINT "checkpoint="
 enum wait_verdict wait_verdict_of(const char *goal, const cJSON *job);
 
 #endif

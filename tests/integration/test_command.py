@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 SH = "/bin/sh"
-CLUSTER_COMMANDS = [["status"], ["status", "x"], ["status", "-w"], ["logs", "x"], ["events", "x"], ["wait", "x"], ["suspend", "x"], ["resume", "x"],
+CLUSTER_COMMANDS = [["status"], ["status", "x"], ["status", "-w"], ["logs", "x"], ["events", "x"], ["wait", "x"], ["suspend", "x"], ["resume", "x"], ["checkpoint", "x"],
                     ["scale", "x", "2"], ["delete", "x"]]
 DEAD = """
 apiVersion: v1

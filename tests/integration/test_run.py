@@ -694,7 +694,7 @@ def test_render(ringmaster, write_job):
     assert wrong.returncode == 2 and "the job has 2 replicas of Worker" in wrong.stderr
 
 
-COMMANDS = ["run", "submit", "status", "logs", "events", "wait", "suspend", "resume", "scale", "delete", "validate", "render", "convert",
+COMMANDS = ["run", "submit", "status", "logs", "events", "wait", "suspend", "resume", "checkpoint", "scale", "delete", "validate", "render", "convert",
             "completion", "version"]
 
 

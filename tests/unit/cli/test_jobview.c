@@ -25,7 +25,7 @@ static const char JOB[] =
     "\"progress\":{\"step\":30,\"totalSteps\":60,\"stepsPerSecond\":2.5,\"loss\":0.25,\"etaSeconds\":12},"
     "\"checkpoint\":{\"step\":20,\"time\":\"2001-09-09T01:46:30Z\",\"attempt\":2,\"verified\":true,\"uri\":\"/ckpt/20\"},"
     "\"ring\":{\"size\":3,\"selfTestPassed\":true,\"bytesReduced\":1048576,\"operations\":7,\"busBandwidth\":1.5,"
-    "\"formedTime\":\"2001-09-09T01:46:10Z\",\"stragglerRank\":2,\"members\":\"chief-0,worker-0,worker-1\"},"
+    "\"formedTime\":\"2001-09-09T01:46:10Z\",\"stragglerRank\":2,\"stepMilliseconds\":20.25,\"slowestStepMilliseconds\":31,\"members\":\"chief-0,worker-0,worker-1\"},"
     "\"failures\":[{\"attempt\":1,\"round\":0,\"role\":\"Worker\",\"index\":1,\"exitCode\":137,\"signal\":9,\"reason\":\"Error\",\"class\":\"User\","
     "\"node\":\"node-2\",\"message\":\"first line\\nlast \\u001b[31mwords\\n\",\"time\":\"2001-09-09T01:41:40Z\",\"lostSteps\":4}]}}";
 
@@ -64,7 +64,7 @@ Test(jobview, one_job_in_full)
     has(&out, "step 30/60 (50 %)  loss 0.2500  2.5 steps/s  eta 12 s\n");
     has(&out, "\nConditions:\n  Running        True     40s  JobRunning                all run\n");
     has(&out, "\nRing:\n  3 ranks, self-test passed, formed 30s ago; 1.0 MiB reduced in 7 operations, busbw 1.50 GB/s\n"
-              "  in the order chief-0,worker-0,worker-1\n");
+              "  a step takes a rank 20.2 ms of its own (median), the slowest, rank 2, 31.0 ms\n  in the order chief-0,worker-0,worker-1\n");
     has(&out, "\nCheckpoint:\n  step 20, 10s ago, attempt 2, verified  /ckpt/20\n");
     has(&out, "\nFailures:\n     5m  worker-1      attempt 1 round 0  Error (User)  signal 9  on node-2  4 steps lost\n         last  [31mwords\n");
     has(&out, "\nEvents:\n    20s x3   Warning  TrainingJobRestarting   worker-1 was ended\n");

@@ -40,6 +40,22 @@ Test(outcome, what_is_waited_for)
     cr_expect_eq(wait_verdict_of("condition=Cooperating", not_yet), WAIT_ON);
 }
 
+Test(outcome, a_checkpoint_that_was_asked_for)
+{
+    static const struct { const char *value, *state; enum wait_verdict verdict; } ROWS[] = {
+        { "v1", "Pending", WAIT_ON }, { "v1", "Committed", WAIT_REACHED }, { "v1", "Missed", WAIT_NEVER }, { "v0", "Committed", WAIT_ON },
+        { "", "", WAIT_ON },
+    };
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        auto_json cJSON *job = job_of("Running", "Running", "True");
+        cJSON *request = json_object();
+        json_put_text(request, "value", ROWS[i].value);
+        json_put_text(request, "state", ROWS[i].state);
+        json_put(cJSON_GetObjectItem(job, "status"), "checkpointRequest", request);
+        cr_expect_eq(wait_verdict_of(WAIT_CHECKPOINT "v1", job), ROWS[i].verdict, "case %zu", i);
+    }
+}
+
 Test(outcome, in_words)
 {
     char text[100];
