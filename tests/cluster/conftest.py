@@ -3,6 +3,7 @@
 CLUSTER_KEEP=1 leaves the cluster up at the end. VARIANT=asan takes the programs of build/asan.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -189,8 +190,7 @@ def installation(cluster):
 @pytest.fixture
 def installed(installation):
     """Installed by helm with the chart's defaults: two replicas, all namespaces."""
-    if not installation.is_current:
-        installation.add(("--set", f"test.image={image.IMAGE}"))
+    installation.need()
     return installation
 
 
@@ -206,15 +206,21 @@ def images(installation):
     return installation.load_images()
 
 
-@pytest.fixture
-def kube(cluster, request):
-    """A namespace of the test's own; gone at the end."""
-    name = "t-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
+@contextlib.contextmanager
+def namespace(cluster, name):
+    """A namespace for as long as it is needed."""
     kube = Kube(cluster)
     kube.run("create", "namespace", name)
     wait_until("the namespace has its service account", lambda: Kube(cluster, name).get("serviceaccount", "default"))
     yield Kube(cluster, name)
     kube.run("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def kube(cluster, request):
+    """A namespace of the test's own; gone at the end."""
+    with namespace(cluster, "t-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")) as made:
+        yield made
 
 
 @pytest.fixture

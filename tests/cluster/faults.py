@@ -11,7 +11,6 @@ import pathlib
 import shutil
 import signal
 import threading
-import time
 
 from conftest import wait_until
 from installation import NAMESPACE
@@ -287,10 +286,9 @@ class Training:
     def remove(self):
         """Deletes the job; nothing of it may remain."""
         self.kube.run("delete", "trainingjob", self.name, "--ignore-not-found")
-        left = f"ringmaster.dev/job-name={self.name}"
 
         def gone():
-            objects = [*self.kube.list("pods", left), *self.kube.list("services"), *(s for s in self.kube.list("secrets") if s["metadata"]["name"].startswith(self.name))]
+            objects = [o for kind in ("pods", "services", "secrets") for o in self.kube.list(kind) if o["metadata"]["name"].startswith(self.name)]
             return not objects and not self.processes()
 
         wait_until(f"nothing is left of {self.name}", gone, 60, 0.5)

@@ -61,6 +61,11 @@ class Installation:
              "--set-string", f"podAnnotations.images={self._digest()}", *options], env=self.environment, quiet=True)
         self.is_current = True
 
+    def need(self) -> None:
+        """Adds it when this process has not."""
+        if not self.is_current:
+            self.add()
+
     def _digest(self) -> str:
         """Of what the node runs: a new build under the same version makes new pods."""
         done = run(["sha256sum", IMAGES / "ringmaster-operator.tar"], quiet=True)

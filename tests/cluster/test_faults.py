@@ -6,13 +6,14 @@ last tests are the demo's program with TensorFlow.
 """
 
 import calendar
+import concurrent.futures
 import json
 import re
 import statistics
 import time
 
 import pytest
-from conftest import ROOT, wait_until
+from conftest import ROOT, namespace, wait_until
 from faults import Training, leader, operator_process
 
 FIGURES = ROOT / "build" / "cluster-faults.json"
@@ -63,22 +64,44 @@ def delete_pod(job, member):
     job.kube.run("delete", "pod", f"{job.name}-{member}", "--wait=false")
 
 
-@pytest.mark.parametrize(("what", "fault", "member", "of_user"), [
+PARTS = [
     ("training process killed", kill_trainer, "worker-1", 1),
     ("chief's training process killed", kill_trainer, "chief-0", 1),
     ("worker's sidecar killed", kill_sidecar, "worker-2", 0),
     ("chief's sidecar killed", kill_sidecar, "chief-0", 0),
     ("worker's pod deleted", delete_pod, "worker-1", 0),
     ("chief's pod deleted", delete_pod, "chief-0", 0),
-])
-def test_a_part_of_the_job_dies(training, figures, what, fault, member, of_user):
-    job = training("part")
-    job.wait_trained(25)
-    committed, since = job.committed(), time.time()
-    fault(job, member)
-    figures.append((what, job.wait_trains_again(since)))
-    job.wait_succeeded()
-    job.check(faults_of_user=of_user, restarts=1, since=since, committed=committed)
+]
+
+
+def lose_a_part(cluster, kube, number):
+    """The life of one job; seconds until it trained again."""
+    _, fault, member, of_user = PARTS[number]
+    job = Training(cluster, kube, f"part-{number}").start()
+    try:
+        job.wait_trained(25)
+        committed, since = job.committed(), time.time()
+        fault(job, member)
+        again = job.wait_trains_again(since)
+        job.wait_succeeded()
+        job.check(faults_of_user=of_user, restarts=1, since=since, committed=committed)
+        return again
+    finally:
+        job.watch.over.set()
+        job.remove()
+
+
+@pytest.fixture(scope="module")
+def parts(cluster, installation):
+    """Each job has its own fault; a few of them live side by side, because most of a life is waiting."""
+    installation.need()
+    with namespace(cluster, "t-parts") as kube, concurrent.futures.ThreadPoolExecutor(3) as pool:
+        yield [pool.submit(lose_a_part, cluster, kube, number) for number in range(len(PARTS))]
+
+
+@pytest.mark.parametrize("number", range(len(PARTS)), ids=[row[0].replace(" ", "-") for row in PARTS])
+def test_a_part_of_the_job_dies(parts, figures, number):
+    figures.append((PARTS[number][0], parts[number].result()))
 
 
 def test_a_node_is_lost(cluster, kube, training, figures):
