@@ -68,9 +68,11 @@ void cluster_close(struct cluster *c)
 static int explain(const struct cluster *c, const struct kube_reply *reply, struct error *e)
 {
     const struct error *why = reply->error;
+    const char *server = strstr(why->text, c->config->server), *cause = server ? server + strlen(c->config->server) : why->text;
+    cause += strspn(cause, ": ");
     if (reply->http_status == 0 && (why->kind == ERROR_IO || why->kind == ERROR_TIMEOUT))
         return error_set(e, why->kind, "no cluster answers: tried %.300s; check that it runs and that it is the one you mean (--context, "
-                         "--kubeconfig): %.300s", c->tried, why->text);
+                         "--kubeconfig): %.200s", c->tried, cause);
     if (why->kind == ERROR_NOT_FOUND && strstr(why->text, "could not find the requested resource"))
         return error_set(e, ERROR_NOT_FOUND, "the cluster %.300s does not know TrainingJobs: install Ringmaster there (docs/install.md)", c->tried);
     *e = *why;

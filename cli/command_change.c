@@ -32,21 +32,29 @@ static int not_there(struct cluster *c, const char *says, const char *name, stru
     return command_fail(says, command_code(e), e);
 }
 
+/* {key: value}; value is taken. */
+static cJSON *patch_of(const char *key, cJSON *value)
+{
+    cJSON *object = json_object();
+    json_put(object, key, value);
+    return object;
+}
+
 /* ---- suspend, resume --------------------------------------------------------------------------------------------------- */
 
 static int set_suspend(struct cluster *c, const char *says, const char *name, bool suspend, const struct change_options *o)
 {
     struct error e = ERROR_INIT;
-    auto_json cJSON *job = NULL, *patch = json_object(), *after = NULL;
-    cJSON *spec = json_object();
+    auto_json cJSON *job = NULL, *patch = NULL, *after = NULL;
     if (cluster_job(c, name, &job, &e) < 0)
         return command_fail(says, COMMAND_CANNOT_RUN, &e);
     if (outcome_of(job) != OUTCOME_NONE) {
         (void)error_set(&e, ERROR_INVALID, "job %s has ended (%s)", name, json_text(job, "status.phase", ""));
         return command_fail(says, COMMAND_CANNOT_RUN, &e);
     }
-    json_put_bool(spec, "suspend", suspend);
-    json_put(patch, "spec", spec);
+    cJSON *wanted = json_object();
+    json_put_bool(wanted, "suspend", suspend);
+    patch = patch_of("spec", wanted);
     struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .body = patch,
                               .field_manager = CLUSTER_FIELD_MANAGER };
     if (cluster_call(c, &r, &after, &e) < 0)
@@ -71,8 +79,7 @@ static int resume(struct cluster *c, const char *name, const struct change_optio
 static int checkpoint(struct cluster *c, const char *name, const struct change_options *o)
 {
     struct error e = ERROR_INIT;
-    auto_json cJSON *job = NULL, *patch = json_object();
-    cJSON *metadata = json_object(), *annotations = json_object();
+    auto_json cJSON *job = NULL, *patch = NULL;
     char value[48], time[CLOCK_TEXT_MAX];
     int64_t now_ms = clock_wall_ms();
     if (cluster_job(c, name, &job, &e) < 0)
@@ -83,9 +90,9 @@ static int checkpoint(struct cluster *c, const char *name, const struct change_o
     }
     clock_format(now_ms, time);
     snprintf(value, sizeof value, "%.19s.%03dZ", time, (int)(now_ms % 1000)); /* any value that was not there before */
+    cJSON *annotations = json_object();
     json_put_text(annotations, JOB_CHECKPOINT_NOW, value);
-    json_put(metadata, "annotations", annotations);
-    json_put(patch, "metadata", metadata);
+    patch = patch_of("metadata", patch_of("annotations", annotations));
     struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .body = patch,
                               .field_manager = CLUSTER_FIELD_MANAGER };
     if (cluster_call(c, &r, NULL, &e) < 0)
@@ -158,13 +165,13 @@ static int delete_command(int argc, char **argv)
 static int scale(struct cluster *c, const char *name, int64_t replicas)
 {
     struct error e = ERROR_INIT;
-    auto_json cJSON *before = NULL, *patch = json_object();
-    cJSON *spec = json_object();
+    auto_json cJSON *before = NULL, *patch = NULL;
     struct kube_request get = { .verb = KUBE_GET, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .subresource = "scale" };
     if (cluster_call(c, &get, &before, &e) < 0)
         return not_there(c, "scale", name, &e);
-    json_put_int(spec, "replicas", replicas);
-    json_put(patch, "spec", spec);
+    cJSON *wanted = json_object();
+    json_put_int(wanted, "replicas", replicas);
+    patch = patch_of("spec", wanted);
     struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .subresource = "scale", .body = patch,
                               .field_manager = CLUSTER_FIELD_MANAGER };
     if (cluster_call(c, &r, NULL, &e) < 0)

@@ -174,8 +174,9 @@ static int drive(const struct run_options *o, const struct np_options *np, struc
     struct error e = ERROR_INIT;
     struct runner *runner;
     struct runner_options options = {
-        .install_dir = o->install_dir, .report_dir = o->report, .output_dir = np->output_filename, .resume = o->resume, .verbose = o->verbose, .show_logs = o->logs,
-        .timeout_ms = o->timeout_ms, .grace_ms = o->grace_ms, .ring_port = o->ring_port, .framework_port = o->framework_port,
+        .install_dir = o->install_dir, .report_dir = o->report, .output_dir = np->output_filename, .resume = o->resume,
+        .verbose = o->verbose, .show_logs = o->logs, .timeout_ms = o->timeout_ms, .grace_ms = o->grace_ms,
+        .ring_port = o->ring_port, .framework_port = o->framework_port,
         .screen = { .plain = o->plain, .no_color = !o->color, .quiet = o->quiet, .log_prefix = o->log_prefix,
                     .log_timestamps = o->log_timestamps || np->log_timestamps },
     };

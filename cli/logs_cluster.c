@@ -144,24 +144,38 @@ static void again(struct source *s)
     loop_timer_at(s->timer, clock_mono_ms() + (wait_ms < AGAIN_MAX_MS ? wait_ms : AGAIN_MAX_MS));
 }
 
+/* What the end of a stream means for the log. */
+enum closing { LOG_ENDED, LOG_GOES_ON, LOG_REFUSED };
+
+static enum closing closing_of(const struct source *s, const struct error *why)
+{
+    bool follow = s->reading->o->follow;
+    if (!why) /* a stream that ends while its container runs was ended by the kubelet, we do not know yet why */
+        return s->opened_ended || s->gone || !follow ? LOG_ENDED : LOG_GOES_ON;
+    if (why->kind == ERROR_NOT_FOUND || (s->gone && why->kind != ERROR_IO))
+        return LOG_ENDED; /* the pod is gone, and its log with it */
+    if (why->kind == ERROR_DENIED || (!follow && (s->failures >= TRIES || why->kind == ERROR_INVALID)))
+        return LOG_REFUSED;
+    return LOG_GOES_ON;
+}
+
 static void on_closed(void *ctx, struct kube_reply *reply)
 {
     struct source *s = ctx;
-    const struct error *why = reply->error;
     s->call = NULL;
-    if (why && (why->kind == ERROR_NOT_FOUND || (s->gone && why->kind != ERROR_IO)))
-        finish(s); /* the pod is gone, and its log with it */
-    else if (!why && (s->opened_ended || s->gone || !s->reading->o->follow))
+    switch (closing_of(s, reply->error)) {
+    case LOG_ENDED:
         finish(s);
-    else if (!why) {
-        again(s); /* the kubelet has ended the stream, we do not know yet why */
-    } else if (why->kind == ERROR_DENIED || (!s->reading->o->follow && (s->failures >= TRIES || why->kind == ERROR_INVALID))) {
-        note(s, why->text);
+        break;
+    case LOG_GOES_ON:
+        s->failures += reply->error != NULL;
+        again(s);
+        break;
+    case LOG_REFUSED:
+        note(s, reply->error->text);
         s->reading->code = COMMAND_CANNOT_RUN;
         finish(s);
-    } else {
-        s->failures++;
-        again(s);
+        break;
     }
 }
 

@@ -14,7 +14,7 @@ import threading
 
 import image
 import pytest
-from conftest import BUILD, Operator, job, wait_until
+from conftest import BUILD, ROOT, Operator, job, wait_until
 
 PROGRAM = BUILD / "bin" / "ringmaster"
 UNTIL_GO = "trap 'exit 143' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done"
@@ -171,7 +171,8 @@ def test_a_job_that_fails_gives_one(operator, ringmaster, tmp_path):
 
 
 def test_submit_a_command(kube, operator, ringmaster):
-    words = ["submit", "-np", "2", "--image", image.IMAGE, "--name", "typed", "-e", "GREETING=it costs $5", "--cpu", "50m", "--memory", "64Mi", "--label", "team=a"]
+    words = ["submit", "-np", "2", "--image", image.IMAGE, "--name", "typed", "-e", "GREETING=it costs $5", "--cpu", "50m", "--memory", "64Mi",
+             "--label", "team=a"]
     command = ["--", "sh", "-c", 'echo "$GREETING by $RINGMASTER_RANK"']
     shown = ringmaster.out(*words, "--dry-run", *command)
     assert kube.get("trainingjob", "typed") is None
@@ -372,3 +373,14 @@ def test_completion_knows_the_jobs(cluster, kube, ringmaster):
     done = subprocess.run(["bash", "-c", script, "bash", str(PROGRAM), str(PROGRAM.parent)], env={**ringmaster.env, "KUBECONFIG": str(path)}, text=True,
                           capture_output=True, timeout=30, cwd=ringmaster.directory)
     assert done.stdout.split() == ["complete-me"], (done, changed)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/unit/job/convert").glob("*.yaml")), ids=lambda p: p.stem)
+def test_what_is_converted_is_accepted(kube, ringmaster, path):
+    if "kubeflow.org/v1" not in path.read_text():
+        pytest.fail("not one of Kubeflow")
+    converted = ringmaster.run("convert", "-f", path, code=None)
+    assert converted.returncode in (0, 2), converted.stderr
+    if converted.returncode == 0:
+        text = re.sub(r"\n  namespace: \S+", "", converted.stdout)
+        assert "trainingjob" in kube.run("create", "--dry-run=server", "-o", "name", "-f", "-", stdin=text)

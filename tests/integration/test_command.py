@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 SH = "/bin/sh"
-CLUSTER_COMMANDS = [["status"], ["status", "x"], ["status", "-w"], ["logs", "x"], ["events", "x"], ["wait", "x"], ["suspend", "x"], ["resume", "x"], ["checkpoint", "x"],
-                    ["scale", "x", "2"], ["delete", "x"]]
+CLUSTER_COMMANDS = [["status"], ["status", "x"], ["status", "-w"], ["logs", "x"], ["events", "x"], ["wait", "x"], ["suspend", "x"],
+                    ["resume", "x"], ["checkpoint", "x"], ["scale", "x", "2"], ["delete", "x"]]
 DEAD = """
 apiVersion: v1
 kind: Config
@@ -132,7 +132,8 @@ def test_output_filename(ringmaster, tmp_path):
 
 def complete(ringmaster_path, env, cwd, *words):
     script = 'source <("$1" completion bash); shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ringmaster; printf "%s\\n" "${COMPREPLY[@]}"'
-    done = subprocess.run(["bash", "-c", script, "bash", str(ringmaster_path), "ringmaster", *words], env=env, cwd=cwd, text=True, capture_output=True, timeout=20)
+    command = ["bash", "-c", script, "bash", str(ringmaster_path), "ringmaster", *words]
+    done = subprocess.run(command, env=env, cwd=cwd, text=True, capture_output=True, timeout=20)
     assert done.stderr == "", done.stderr
     return set(done.stdout.split())
 
