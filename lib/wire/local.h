@@ -38,6 +38,7 @@ enum local_type {
     LOCAL_RESTORE = 36,        /* (empty) what to resume from; reply LOCAL_RESTORE_READY */
     LOCAL_FLUSH = 37,          /* struct local_flush: reply LOCAL_FLUSHED when nothing staged is left uncommitted */
     LOCAL_FINISHED = 38,       /* struct local_finished: the training loop is done; a clean exit follows */
+    LOCAL_TIMELINE = 39,       /* struct local_timeline: begin or end a record of what the ring does; may be LOCAL_REFUSED */
     /* sidecar → client */
     LOCAL_CLIENT_READY = 48,   /* struct local_client_ready + fds: [0] memfd of shm.h, [1] eventfd client→engine, [2] eventfd engine→client */
     LOCAL_SLOTS_READY = 49,    /* struct local_slots_ready + one fd per slot */
@@ -107,6 +108,7 @@ struct local_restore_ready {
     uint32_t from_memory;    /* 1: this rank's own slot, 0: the volume */
     uint32_t reserved;
 };
+struct local_timeline { uint32_t on; uint32_t mark_cycles; char path[512]; }; /* path: NUL-terminated, in the sidecar's file system */
 struct local_flush { uint32_t timeout_ms; uint32_t reserved; };
 struct local_flushed { uint64_t committed_step; uint32_t ok; uint32_t reserved; };
 struct local_committed { uint64_t step; };

@@ -26,7 +26,7 @@ CLIENT_HELLO, REPORT, SLOTS, STAGED, RESTORE, FLUSH, FINISHED = 32, 33, 34, 35, 
 CLIENT_READY, SLOTS_READY, RESTORE_READY, FLUSHED, COMMITTED, REFUSED = 48, 49, 50, 51, 52, 53
 ALLREDUCE, ALLGATHER, BROADCAST, BARRIER, FREE = 1, 2, 3, 4, 5
 SUM, AVERAGE, MIN, MAX, PRODUCT = 1, 2, 3, 4, 5
-DTYPES = {1: "u1", 2: "i1", 3: "i4", 4: "i8", 5: "f2", 7: "f4", 8: "f8", 9: "?"}
+DTYPES = {1: "u1", 2: "i1", 3: "i4", 4: "i8", 5: "f2", 7: "f4", 8: "f8", 9: "?", 10: "u2", 11: "i2"}
 STATUS_OK, PEER_LOST, MISMATCH, INVALID = 0, 1, 2, 3
 SLOT_EMPTY, SLOT_WRITING, SLOT_STAGED, SLOT_PERSISTING, SLOT_COMMITTED = 0, 1, 2, 3, 4
 
@@ -359,14 +359,16 @@ class FakeJob:
     def _execute(self, requests):
         first = requests[0]
         ranks = range(self.size)
-        same = ("op", "dtype", "redop", "root", "row") + (() if first["op"] == ALLGATHER else ("count",))
+        same = ("op", "dtype", "redop", "root", "row", "shape_hash") + (() if first["op"] == ALLGATHER else ("count",))
         for rank in ranks:
             if any(requests[rank][field] != first[field] for field in same):
                 text = f"rank 0 sent {first['count']} elements, rank {rank} sent {requests[rank]['count']}"
                 for other in ranks:
                     self.clients[other].reply(requests[other]["id"], MISMATCH, text)
                 return
-        inputs = [self.clients[r].read(requests[r]["in_offset"], requests[r]["count"], first["dtype"]) for r in ranks]
+        inputs = []
+        if first["op"] != BARRIER:
+            inputs = [self.clients[r].read(requests[r]["in_offset"], requests[r]["count"], first["dtype"]) for r in ranks]
         if first["op"] == ALLGATHER:
             result = np.concatenate(inputs)
         elif first["op"] == BROADCAST:

@@ -597,9 +597,9 @@ def test_arguments_that_cannot_be_right_are_refused_in_words(results):
         None,
         """
         said = []
-        for call in (lambda: rm.allreduce(np.int32([1])), lambda: rm.allreduce(np.array([True]), op=rm.Sum),
-                     lambda: rm.allreduce(np.int32([1]), op=rm.Sum, prescale_factor=0.5), lambda: rm.allreduce(np.complex64([1])),
-                     lambda: rm.allreduce(np.ones(1), op=rm.Sum, average=True), lambda: rm.allreduce(np.ones(1), op=2),
+        for call in (lambda: rm.allreduce(np.int32([1]), op=rm.Adasum), lambda: rm.allreduce(np.array([True]), op=rm.Sum),
+                     lambda: rm.allreduce(np.int16([1]), op=rm.Sum), lambda: rm.allreduce(np.complex64([1])),
+                     lambda: rm.allreduce(np.ones(1), op=rm.Sum, average=True), lambda: rm.allreduce(np.ones(1), op=6),
                      lambda: rm.broadcast(np.ones(1), 4), lambda: rm.allgather(np.float32(1)), lambda: rm.allreduce(np.ones(1), name="a" * 3 + "\\0b")):
             try: call(); said.append(None)
             except (rm.RingmasterError, ValueError) as error: said.append(str(error))
@@ -609,12 +609,12 @@ def test_arguments_that_cannot_be_right_are_refused_in_words(results):
     for text, words in zip(
         said := shown,
         [
-            "average is for floating types",
+            "adasum is for floating types",
             "bool can be reduced by min (and) and max (or) only",
-            "prescale and postscale are for floating types",
+            "int16 can be gathered, broadcast and exchanged, but not reduced",
             "dtype complex64 is not supported",
             "supersedes average",
-            "op=2 is not supported",
+            "op=6 is not supported",
             "root 4 is not a rank of this world of 1",
             "needs an array of at least one dimension",
         ],

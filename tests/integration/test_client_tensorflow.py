@@ -78,7 +78,7 @@ def test_operations_in_eager_mode_and_in_graphs(make_job, results):
             shown["variables"] = [v.numpy().tolist() for v in variables]
 
             said = []
-            for call in (lambda: rm.allreduce(tf.zeros(2 + rank), name="bad"), lambda: rm.allreduce(tf.constant([1])),
+            for call in (lambda: rm.allreduce(tf.zeros(2 + rank), name="bad"), lambda: rm.allreduce(tf.constant([1]), op=rm.Adasum),
                          lambda: rm.allgather(tf.constant(1.0)), lambda: rm.broadcast(tf.zeros(1), 9)):
                 try: call(); said.append("")
                 except tf.errors.InvalidArgumentError as error: said.append(error.message)
@@ -107,7 +107,7 @@ def test_operations_in_eager_mode_and_in_graphs(make_job, results):
         assert row["variables"] == [[1.0, 2.0], [[5]], True, [3.0], 1]
         for said, words in zip(
             row["said"],
-            ("rank 0 sent 2 elements, rank 1 sent 3", "average is for floating types", "at least", "root 9 is not a rank of this world of 2"),
+            ("rank 0 sent 2 elements, rank 1 sent 3", "adasum is for floating types", "at least", "root 9 is not a rank of this world of 2"),
         ):
             assert words in said, row["said"]
 

@@ -4,14 +4,19 @@
  * A process that `ringmaster` started finds its sidecar through the environment (RINGMASTER_SOCKET and others). Without it
  * rm_init makes a world of one, so that the same program runs alone.
  *
- * Conventions. Every function returns 0 or a negative enum rm_error; the reason in words is rm_error_text(), of the calling
- * thread. Tensors are contiguous, in host memory, `count` elements of `dtype`; the caller owns them and keeps them valid
- * until the handle is done. A name identifies a tensor on all ranks: every rank must submit it with the same operation,
- * dtype and (except the first dimension of an all-gather) shape, in any order; one request per name can be in flight.
- * Thread-safe after rm_init. The library never aborts the process and never writes to stdout or stderr.
+ * Conventions. Every function returns 0 (or what it says) or a negative enum rm_error; the reason in words is rm_error_text(), of
+ * the calling thread. Tensors are contiguous, row by row, in host memory; the caller owns them and keeps them valid until the
+ * handle is done. A name identifies a tensor on all ranks of a process set: every one of them must submit it with the same
+ * operation, dtype and shape (all-gather and all-to-all: but for the first dimension), in any order; one request per name and set
+ * can be in flight. Ranks that disagree all hear who sent what (RM_MISMATCH). Thread-safe after rm_init. The library never aborts the
+ * process and never writes to stdout or stderr.
  *
  * Failure: when a rank is lost every request in flight on every rank ends with RM_PEER_LOST. The process should exit with a
- * non-zero code (or wait to be ended): the sidecars restart the group from the last checkpoint.
+ * non-zero code (or wait to be ended): the sidecars restart the group from the last checkpoint. In a job with an elasticPolicy it
+ * may stay instead: rm_shutdown, then rm_init, which waits for the next round.
+ *
+ * ABI: functions and fields are only ever added; structs that may grow begin with their size. rm_abi_version() of the library that
+ * was loaded is at least the RM_ABI_VERSION that a program was compiled with, or what it needs may be missing.
  */
 #ifndef RINGMASTER_H
 #define RINGMASTER_H
@@ -24,6 +29,7 @@ extern "C" {
 #endif
 
 #define RM_API __attribute__((visibility("default")))
+#define RM_ABI_VERSION 2
 
 enum rm_error {
     RM_OK = 0,
@@ -34,16 +40,37 @@ enum rm_error {
     RM_NO_MEMORY = -5,     /* arena full, or out of memory */
     RM_IO = -6,
     RM_TIMEOUT = -7,
-    RM_NOT_FOUND = -8,     /* no checkpoint to restore */
+    RM_NOT_FOUND = -8,     /* no checkpoint to restore; no such process set */
+    RM_EXISTS = -9,        /* there is a process set of these ranks already */
+    RM_LEFT = -10,         /* a rank that this waits for has ended its process */
 };
 
-enum rm_dtype { RM_U8 = 1, RM_I8 = 2, RM_I32 = 3, RM_I64 = 4, RM_F16 = 5, RM_BF16 = 6, RM_F32 = 7, RM_F64 = 8, RM_BOOL = 9 };
-enum rm_op { RM_SUM = 1, RM_AVERAGE = 2, RM_MIN = 3, RM_MAX = 4, RM_PRODUCT = 5 };
+/*
+ * What goes with what. Everything else is RM_INVALID, before anything is sent.
+ *
+ *                           u8 i8 i32 i64   f16 bf16 f32 f64   bool             u16 i16
+ *   sum, product                 x                 x
+ *   average                      x (1)             x
+ *   min, max                     x                 x           x (and, or)
+ *   adasum, all-reduce only                        x
+ *   prescale, postscale          x (1)             x
+ *   all-gather, broadcast,
+ *   all-to-all                   x                 x           x                   x
+ *
+ *   (1) computed in double, the fraction is dropped; an average without scaling is an exact integer division
+ */
+enum rm_dtype {
+    RM_U8 = 1, RM_I8 = 2, RM_I32 = 3, RM_I64 = 4, RM_F16 = 5, RM_BF16 = 6, RM_F32 = 7, RM_F64 = 8, RM_BOOL = 9, RM_U16 = 10, RM_I16 = 11,
+};
+enum rm_op { RM_SUM = 1, RM_AVERAGE = 2, RM_MIN = 3, RM_MAX = 4, RM_PRODUCT = 5, RM_ADASUM = 6 };
 
+RM_API int rm_abi_version(void);
 RM_API const char *rm_version(void);
 RM_API const char *rm_error_text(void);
 
-RM_API int rm_init(const char *framework /* "tensorflow 2.21.0", for reports; may be NULL */); /* idempotent */
+/* framework: "tensorflow 2.21.0", for reports; may be NULL. Idempotent. After an rm_shutdown in an elastic job it waits for the next
+ * round when the last one is lost (RINGMASTER_ELASTIC_TIMEOUT seconds, default 600; then RM_TIMEOUT). */
+RM_API int rm_init(const char *framework);
 /* Sends the last report; ends what is in flight with RM_PEER_LOST. Memory of rm_alloc and rm_result is gone. rm_init may follow. */
 RM_API int rm_shutdown(void);
 RM_API int rm_is_initialized(void);
@@ -52,13 +79,86 @@ RM_API int rm_size(void);
 RM_API int rm_local_rank(void);
 RM_API int rm_local_size(void);
 
-/* Asynchronous collectives. `done` (may be NULL) is called once on the library's own thread (in a world of one: on the caller's,
- * before the call returns), with the status; it must not block nor call rm_wait. *ret_handle (may be NULL when done is given;
- * written before done can be called) is released by rm_wait or rm_release. When a call fails, done is not called. */
+/* ---- process sets ----
+ *
+ * Some of the ranks, which then do collectives among themselves. Set 0 is all ranks. rm_process_set_add and _remove are collectives
+ * of all ranks, those outside the set too; all have to name the same ranks (RM_MISMATCH). Numbers are the same on all ranks, and are
+ * given again after a set is removed. They last until rm_shutdown. */
+RM_API int rm_process_set_add(const int *ranks, size_t count); /* its number; RM_EXISTS; RM_INVALID: no such rank, or one twice */
+RM_API int rm_process_set_remove(int set);                     /* RM_NOT_FOUND: there is none; RM_INVALID: set 0 */
+RM_API int rm_process_set_size(int set);                       /* RM_NOT_FOUND */
+RM_API int rm_process_set_rank(int set);                       /* this process's place in it; RM_INVALID: it is not included */
+RM_API int rm_process_set_included(int set);                   /* 1 or 0 */
+RM_API int rm_process_set_ranks(int set, int *ret_ranks, size_t size);  /* how many there are; at most `size` are written, ascending */
+RM_API int rm_process_sets(int *ret_sets, size_t size);        /* the numbers in use, 0 included, ascending; as above */
+
+/* ---- collectives ----
+ *
+ * Asynchronous. `done` (may be NULL) is called once on the library's own thread (in a world of one: on the caller's, before the call
+ * returns), with the status; it must not block nor call rm_wait. rm_shutdown may be called there: what is in flight ends when done
+ * returns. *ret_handle (may be NULL when done is given; written before done can be called) is released by rm_wait or rm_release; where
+ * there is a result (all-gather, reduce-scatter, all-to-all) by rm_release alone. When a call fails, done is not called.
+ *
+ * A joined rank (rm_join) contributes nothing: it is as if the others were alone, except that an average still divides by the size of
+ * the set, and that rows of a reduce-scatter or all-to-all that are for the joined rank are dropped. */
 typedef uint64_t rm_handle;
 typedef void rm_done_fn(void *ctx, int status, const char *text);
 
-/* out may equal in. prescale and postscale are 1.0 for none. AVERAGE is for floating types. */
+enum rm_kind {
+    RM_ALLREDUCE = 1, RM_ALLGATHER = 2, RM_BROADCAST = 3, RM_BARRIER = 4, RM_REDUCESCATTER = 6, RM_ALLTOALL = 7, RM_JOIN = 8,
+};
+
+struct rm_tensor {
+    const void *in;          /* broadcast: only the root's is read */
+    void *out;               /* all-reduce, broadcast: as large as in, may equal it; else unused */
+    const int64_t *shape;    /* ndim dimensions, >= 0; NULL with ndim 0: a scalar */
+    int ndim;
+    int dtype;               /* enum rm_dtype */
+};
+
+struct rm_collective {
+    uint32_t struct_bytes;   /* sizeof(struct rm_collective) */
+    int kind;                /* enum rm_kind */
+    const char *name;
+    int process_set;
+    int op;                  /* enum rm_op: all-reduce, reduce-scatter (not adasum) */
+    double prescale, postscale; /* multiplied in before and after the reduction; 1.0 for none */
+    int root;                /* broadcast: a rank of the job, not a place in the set */
+    /* Several: a group, one request, all or nothing (all-reduce and reduce-scatter: of one dtype; all-gather: of any). Barrier and
+     * join have none. */
+    size_t tensor_count;
+    const struct rm_tensor *tensors;
+    /* all-to-all: rows for each rank of the set, their sum is the first dimension. NULL: all get the same number. */
+    const int64_t *splits;
+    rm_done_fn *done;
+    void *ctx;
+};
+
+/*
+ * all-reduce      out has the reduction of all in
+ * broadcast       out has the root's in, on every rank
+ * all-gather      the result has the ranks' rows, in rank order; numbers of rows may differ
+ * reduce-scatter  the result has this rank's rows of the reduction: d0 / n each, one more for the first d0 mod n ranks
+ * all-to-all      the result has the rows that the ranks sent to this one, in rank order
+ * barrier, join   no tensors; a join ends when all ranks have joined
+ *
+ * RM_INVALID: what cannot be right here; through the handle RM_MISMATCH, RM_PEER_LOST, RM_LEFT, RM_NO_MEMORY (no room for a result)
+ * and what the sidecar finds RM_INVALID.
+ */
+RM_API int rm_submit(const struct rm_collective *c, rm_handle *ret_handle);
+
+/* The result of a handle that is done: tensor `index` of the group. Valid until rm_release. */
+RM_API int rm_output(rm_handle handle, size_t index, const void **ret_data, int64_t *ret_rows);
+/* all-to-all: rows that came from each rank of the set, written to ret_rows[0..count-1]. RM_INVALID: count is not the set's size. */
+RM_API int rm_received_splits(rm_handle handle, int64_t *ret_rows, size_t count);
+/* Blocks until all ranks have joined; *ret_last_rank (may be NULL) is the one that came last, the same on all ranks. */
+RM_API int rm_join(int *ret_last_rank);
+RM_API int rm_joined(rm_handle handle); /* of an rm_submit of RM_JOIN that is done: the last rank */
+RM_API int rm_barrier(const char *name /* NULL: the unnamed one */); /* of all ranks; blocks */
+
+/* The same for tensors of which only the number of elements is known, among all ranks. */
+
+/* out may equal in. prescale and postscale are 1.0 for none. */
 RM_API int rm_allreduce(const char *name, const void *in, void *out, uint64_t count, enum rm_dtype dtype, enum rm_op op,
                         double prescale, double postscale, rm_done_fn *done, void *ctx, rm_handle *ret_handle);
 /* Several tensors of one dtype as one request: they travel packed. in[i] and out[i] have counts[i] elements. */
@@ -73,7 +173,6 @@ RM_API int rm_broadcast(const char *name, const void *in, void *out, uint64_t co
 RM_API int rm_allgather(const char *name, const void *in, uint64_t rows, uint64_t row_elements, enum rm_dtype dtype,
                         rm_done_fn *done, void *ctx, rm_handle *ret_handle);
 RM_API int rm_result(rm_handle handle, const void **ret_data, uint64_t *ret_elements);
-RM_API int rm_barrier(const char *name /* NULL: the unnamed one */);
 
 RM_API int rm_poll(rm_handle handle);  /* 1 done, 0 not yet, negative: no such handle */
 RM_API int rm_wait(rm_handle handle, int64_t timeout_ms /* -1: for ever */); /* the request's status */
@@ -82,6 +181,11 @@ RM_API void rm_release(rm_handle handle);
 /* Buffers inside the arena travel without a copy. NULL when it is full (rm_error_text says so). */
 RM_API void *rm_alloc(size_t bytes);
 RM_API void rm_free(void *p);
+
+/* A Chrome trace of what the ring does on this rank, written by the sidecar to a path of its own file system. Recording begins and
+ * ends soon after the call; without a sidecar nothing happens. RM_INVALID: the path is too long. */
+RM_API int rm_timeline_start(const char *path, int mark_cycles);
+RM_API int rm_timeline_stop(void);
 
 /* Progress for status, the live view and hang detection. `json` is an object with any of step, total_steps, loss, step_ms
  * and metrics{}; see docs/clients.md. Cheap: what comes faster than 10 a second is merged. */

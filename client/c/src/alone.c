@@ -63,10 +63,16 @@ static uint16_t float_to_brain(float f)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+static int64_t truncated(double x, int64_t low, int64_t high)
+{
+    if (!(x == x))
+        return 0;
+    return x <= (double)low ? low : x >= (double)high ? high : (int64_t)x;
+}
+
 void alone_scale(const void *in, void *out, uint64_t count, unsigned dtype, double scale)
 {
-    bool floating = dtype >= SHM_F16 && dtype <= SHM_F64;
-    if (scale == 1.0 || !floating) {
+    if (scale == 1.0 || dtype == SHM_BOOL || dtype == SHM_U16 || dtype == SHM_I16) {
         if (in != out && count > 0)
             memmove(out, in, count * shm_dtype_size(dtype));
         return;
@@ -78,6 +84,10 @@ void alone_scale(const void *in, void *out, uint64_t count, unsigned dtype, doub
         case SHM_BF16: ((uint16_t *)out)[i] = float_to_brain(brain_to_float(((const uint16_t *)in)[i]) * scale32); break;
         case SHM_F32: ((float *)out)[i] = ((const float *)in)[i] * scale32; break;
         case SHM_F64: ((double *)out)[i] = ((const double *)in)[i] * scale; break;
+        case SHM_U8: ((uint8_t *)out)[i] = (uint8_t)truncated(((const uint8_t *)in)[i] * scale, 0, UINT8_MAX); break;
+        case SHM_I8: ((int8_t *)out)[i] = (int8_t)truncated(((const int8_t *)in)[i] * scale, INT8_MIN, INT8_MAX); break;
+        case SHM_I32: ((int32_t *)out)[i] = (int32_t)truncated(((const int32_t *)in)[i] * scale, INT32_MIN, INT32_MAX); break;
+        case SHM_I64: ((int64_t *)out)[i] = truncated((double)((const int64_t *)in)[i] * scale, INT64_MIN, INT64_MAX); break;
         default: return;
         }
     }

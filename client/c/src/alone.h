@@ -6,7 +6,8 @@
 
 #include <stdint.h>
 
-/* out[i] = in[i] * scale, rounded to dtype; other than floating types are copied as they are. out may equal in. */
+/* out[i] = in[i] * scale, rounded to dtype (integers of at most 64 bits: computed in double, the fraction is dropped, what does not
+ * fit becomes the nearest that does; bool and 16-bit integers are copied). out may equal in. */
 void alone_scale(const void *in, void *out, uint64_t count, unsigned dtype /* enum shm_dtype */, double scale);
 
 #endif

@@ -34,8 +34,9 @@ int client_ready(void)
     struct client *c = &the_client;
     if (atomic_load(&c->forked))
         return text_fail(RM_NOT_INITIALIZED, "this process was forked after rm_init; only the process that called rm_init can use it");
-    if (atomic_load(&c->state) == CLIENT_NONE)
-        return text_fail(RM_NOT_INITIALIZED, "rm_init was not called");
+    int state = atomic_load(&c->state);
+    if (state == CLIENT_NONE || state == CLIENT_LEAVING)
+        return text_fail(RM_NOT_INITIALIZED, state == CLIENT_NONE ? "rm_init was not called" : "rm_shutdown was called");
     return RM_OK;
 }
 
@@ -43,7 +44,8 @@ int client_ready(void)
 static void after_fork_in_child(void)
 {
     struct client *c = &the_client;
-    if (atomic_load(&c->state) != CLIENT_ATTACHED)
+    int state = atomic_load(&c->state);
+    if (state != CLIENT_ATTACHED && state != CLIENT_LEAVING)
         return;
     atomic_store(&c->forked, true);
     close(c->talk.fd);
@@ -269,11 +271,34 @@ static int attach(struct client *c, const char *path, const char *framework)
     return status;
 }
 
+static bool is_own_thread(const struct client *c)
+{
+    int state = atomic_load(&c->state);
+    return (state == CLIENT_ATTACHED || state == CLIENT_LEAVING) && pthread_equal(pthread_self(), c->thread);
+}
+
+/* The rest of rm_shutdown, once the completion thread has been told to end. With init_lock held. */
+static void leave(struct client *c)
+{
+    pthread_join(c->thread, NULL);
+    checkpoint_forget();
+    pthread_mutex_lock(&c->lock);
+    while (c->requests.pieces_in_flight > 0) /* other threads still copy into the arena */
+        pthread_cond_wait(&c->changed, &c->lock);
+    forget(c);
+    sets_forget(&c->sets);
+    c->stopping = false;
+    pthread_mutex_unlock(&c->lock);
+    atomic_store(&c->state, CLIENT_NONE);
+}
+
 static int init_locked(struct client *c, const char *framework)
 {
     static bool prepared;
     if (atomic_load(&c->forked))
         return client_ready();
+    if (atomic_load(&c->state) == CLIENT_LEAVING)
+        leave(c);
     if (atomic_load(&c->state) != CLIENT_NONE)
         return RM_OK;
     if (!prepared)
@@ -295,10 +320,20 @@ static int init_locked(struct client *c, const char *framework)
 
 RM_API int rm_init(const char *framework)
 {
+    if (is_own_thread(&the_client))
+        return text_fail(RM_INVALID, "rm_init was called by a done callback, which runs on the library's own thread");
     pthread_mutex_lock(&the_client.init_lock);
     int status = init_locked(&the_client, framework);
     pthread_mutex_unlock(&the_client.init_lock);
     return status;
+}
+
+static void tell_to_stop(struct client *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->stopping = true;
+    shared_wake_us(&c->shared);
+    pthread_mutex_unlock(&c->lock);
 }
 
 RM_API int rm_shutdown(void)
@@ -306,25 +341,49 @@ RM_API int rm_shutdown(void)
     struct client *c = &the_client;
     if (atomic_load(&c->forked))
         return RM_OK; /* nothing of it is ours */
+    if (is_own_thread(c)) { /* a done callback: the thread cannot wait for itself; who comes next cleans up */
+        tell_to_stop(c);
+        int attached = CLIENT_ATTACHED;
+        (void)atomic_compare_exchange_strong(&c->state, &attached, CLIENT_LEAVING);
+        return RM_OK;
+    }
     pthread_mutex_lock(&c->init_lock);
-    if (atomic_load(&c->state) == CLIENT_ATTACHED) {
-        pthread_mutex_lock(&c->lock);
-        c->stopping = true;
-        shared_wake_us(&c->shared);
-        pthread_mutex_unlock(&c->lock);
-        pthread_join(c->thread, NULL);
-        checkpoint_forget();
-        pthread_mutex_lock(&c->lock);
-        while (c->requests.pieces_in_flight > 0) /* other threads still copy into the arena */
-            pthread_cond_wait(&c->changed, &c->lock);
-        forget(c);
-        pthread_mutex_unlock(&c->lock);
+    int state = atomic_load(&c->state);
+    if (state == CLIENT_ATTACHED || state == CLIENT_LEAVING) {
+        tell_to_stop(c);
+        leave(c);
     } else {
         checkpoint_forget();
+        atomic_store(&c->state, CLIENT_NONE);
     }
-    atomic_store(&c->state, CLIENT_NONE);
     pthread_mutex_unlock(&c->init_lock);
     return RM_OK;
+}
+
+/* ---- the time line ---- */
+
+static int timeline(bool on, const char *path, bool mark_cycles)
+{
+    struct local_timeline t = { .on = on, .mark_cycles = mark_cycles };
+    int status = client_ready();
+    if (status != RM_OK)
+        return status;
+    if (path == NULL || strlen(path) >= sizeof(t.path) || (on && path[0] == '\0'))
+        return text_fail(RM_INVALID, "the path of a time line has 1 to %zu bytes", sizeof(t.path) - 1);
+    snprintf(t.path, sizeof(t.path), "%s", path);
+    if (atomic_load(&the_client.state) == CLIENT_ALONE)
+        return RM_OK;
+    return client_send(&the_client, LOCAL_TIMELINE, &t, sizeof(t));
+}
+
+RM_API int rm_timeline_start(const char *path, int mark_cycles)
+{
+    return timeline(true, path, mark_cycles != 0);
+}
+
+RM_API int rm_timeline_stop(void)
+{
+    return timeline(false, "", false);
 }
 
 /* ---- small answers ---- */
@@ -339,9 +398,15 @@ RM_API const char *rm_error_text(void)
     return text_last();
 }
 
+RM_API int rm_abi_version(void)
+{
+    return RM_ABI_VERSION;
+}
+
 RM_API int rm_is_initialized(void)
 {
-    return !atomic_load(&the_client.forked) && atomic_load(&the_client.state) != CLIENT_NONE;
+    int state = atomic_load(&the_client.state);
+    return !atomic_load(&the_client.forked) && (state == CLIENT_ALONE || state == CLIENT_ATTACHED);
 }
 
 RM_API int rm_rank(void)

@@ -18,6 +18,7 @@
 #include "talk.h"
 #include "report.h"
 #include "request.h"
+#include "sets.h"
 #include "ringmaster.h"
 #include "shared.h"
 #include "text.h"
@@ -37,7 +38,7 @@ struct call {
     size_t fd_count;
 };
 
-enum client_state { CLIENT_NONE, CLIENT_ALONE, CLIENT_ATTACHED };
+enum client_state { CLIENT_NONE, CLIENT_ALONE, CLIENT_ATTACHED, CLIENT_LEAVING /* rm_shutdown was called by a done callback */ };
 
 struct client {
     pthread_mutex_t init_lock, send_lock, lock;
@@ -57,6 +58,7 @@ struct client {
     struct shared shared;
     struct arena small, large;  /* request.h, areas */
     struct requests requests;
+    struct sets sets;
     struct report report;
     int64_t reported_ms;        /* when the last report was sent, monotonic */
     struct call calls[CALL_KINDS];

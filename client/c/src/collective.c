@@ -1,5 +1,5 @@
 /*
- * collective.c — the collectives of the public API: arguments are checked here, once, before anything is queued.
+ * collective.c — the collectives of the public API: from a checked call to a request that is under way, and its handle.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,21 +7,32 @@
 
 #include "alone.h"
 #include "client.h"
+#include "submit.h"
 
-/* One call of the API, as its caller gave it. */
-struct submission {
-    const char *what, *name;    /* "all-reduce" */
-    struct segment *segments;   /* taken when heap_segments */
-    size_t segment_count;
-    bool heap_segments;
-    uint16_t op, dtype, redop;
-    int32_t root;
-    double prescale, postscale;
-    uint64_t row_elements;
-    rm_done_fn *done;
-    void *ctx;
-    rm_handle *ret_handle;
-};
+/* Integers lose their fraction at each of the two, as they do with others. */
+static void scale_alone(const struct request *r, const void *in, void *out, uint64_t bytes)
+{
+    uint64_t count = bytes / shm_dtype_size(r->dtype);
+    if (shm_dtype_is_float(r->dtype)) {
+        alone_scale(in, out, count, r->dtype, r->prescale * r->postscale);
+    } else {
+        alone_scale(in, out, count, r->dtype, r->prescale);
+        alone_scale(out, out, count, r->dtype, r->postscale);
+    }
+}
+
+static void finish_alone(struct client *c, struct request *r)
+{
+    if (shm_op_has_result(r->op)) {
+        outputs_alone(r);
+        for (size_t i = 0; r->op == SHM_OP_REDUCESCATTER && r->status == RM_OK && i < r->output_count; i++)
+            scale_alone(r, r->outputs[i].heap, r->outputs[i].heap, (uint64_t)r->outputs[i].rows * r->outputs[i].row_bytes);
+    } else if (shm_op_moves_data(r->op)) {
+        for (size_t i = 0; i < r->segment_count; i++)
+            scale_alone(r, r->segments[i].in, r->segments[i].out, r->segments[i].bytes);
+    }
+    request_finish(c, r);
+}
 
 static uint64_t total_bytes(const struct submission *s)
 {
@@ -31,53 +42,14 @@ static uint64_t total_bytes(const struct submission *s)
     return bytes;
 }
 
-static int check(const struct submission *s)
+/* Adasum is of a whole tensor, and what has a result comes as one. */
+static bool is_cut(const struct submission *s)
 {
-    if (s->name == NULL || s->name[0] == '\0')
-        return text_fail(RM_INVALID, "%s: a name is needed; it tells the ranks which tensors belong together", s->what);
-    if (s->dtype < RM_U8 || s->dtype > RM_BOOL)
-        return text_fail(RM_INVALID, "%s \"%s\": %u is no dtype", s->what, s->name, s->dtype);
-    if (s->done == NULL && s->ret_handle == NULL)
-        return text_fail(RM_INVALID, "%s \"%s\": neither done nor ret_handle: nobody would hear of its end", s->what, s->name);
-    if (s->op == SHM_OP_BROADCAST && (s->root < 0 || s->root >= the_client.size))
-        return text_fail(RM_INVALID, "%s \"%s\": root %d is not a rank of this world of %d", s->what, s->name, s->root,
-                         the_client.size);
-    if (s->op != SHM_OP_ALLREDUCE)
-        return RM_OK;
-    if (s->redop < RM_SUM || s->redop > RM_PRODUCT)
-        return text_fail(RM_INVALID, "%s \"%s\": %u is no reduction", s->what, s->name, s->redop);
-    bool floating = s->dtype >= RM_F16 && s->dtype <= RM_F64;
-    if (s->dtype == RM_BOOL && s->redop != RM_MIN && s->redop != RM_MAX)
-        return text_fail(RM_INVALID, "%s \"%s\": bool can be reduced by min (and) and max (or) only", s->what, s->name);
-    if (!floating && (s->prescale != 1.0 || s->postscale != 1.0))
-        return text_fail(RM_INVALID, "%s \"%s\": prescale and postscale are for floating types", s->what, s->name);
-    if (s->redop == RM_AVERAGE && !floating)
-        return text_fail(RM_INVALID, "%s \"%s\": average is for floating types; use sum and divide", s->what, s->name);
-    return RM_OK;
+    return s->op == SHM_OP_BROADCAST || (s->op == SHM_OP_ALLREDUCE && s->redop != SHM_ADASUM);
 }
 
-static void finish_alone(struct client *c, struct request *r)
-{
-    for (size_t i = 0; i < r->segment_count && r->op != SHM_OP_ALLGATHER; i++) {
-        const struct segment *g = &r->segments[i];
-        double scale = r->op == SHM_OP_ALLREDUCE ? r->prescale * r->postscale : 1.0;
-        alone_scale(g->in, g->out, g->bytes / shm_dtype_size(r->dtype), r->dtype, scale);
-    }
-    if (r->op == SHM_OP_ALLGATHER) {
-        r->result_heap = malloc(r->bytes == 0 ? 1 : r->bytes);
-        r->result_elements = r->bytes / shm_dtype_size(r->dtype);
-        if (r->result_heap == NULL) {
-            r->status = RM_NO_MEMORY;
-            snprintf(r->text, sizeof(r->text), "\"%s\": out of memory for %llu bytes", r->name, (unsigned long long)r->bytes);
-        } else if (r->bytes > 0) {
-            memcpy(r->result_heap, r->segments[0].in, r->bytes);
-        }
-    }
-    request_finish(c, r);
-}
-
-/* areas NULL: alone. */
-static void fill(struct request *r, const struct submission *s, const struct areas *areas)
+/* Moves what the submission holds into the request. areas NULL: alone. */
+static void fill(struct request *r, struct submission *s, const struct areas *areas)
 {
     r->op = s->op;
     r->dtype = s->dtype;
@@ -86,42 +58,54 @@ static void fill(struct request *r, const struct submission *s, const struct are
     r->prescale = s->prescale;
     r->postscale = s->postscale;
     r->row_elements = s->row_elements;
+    r->answer = s->count;
+    r->shape_hash = s->shape_hash;
+    memcpy(r->shape, s->shape, sizeof(r->shape));
+    r->splits = s->splits;
+    r->split_count = s->split_count;
+    r->scratch = s->scratch;
+    r->form = s->form;
+    r->outputs = s->outputs;
+    r->output_count = s->output_count;
+    r->output_dtype = s->output_dtype;
     r->done = s->done;
     r->ctx = s->ctx;
     r->kept = s->ret_handle != NULL;
-    if (s->heap_segments) {
-        r->segments = s->segments;
-    } else {
-        r->one = s->segments[0];
-        r->segments = &r->one;
-    }
+    r->one = s->one;
+    r->segments = s->segments == &s->one ? &r->one : s->segments;
     r->segment_count = s->segment_count;
     r->bytes = total_bytes(s);
-    if (areas == NULL || s->op == SHM_OP_ALLGATHER)
+    if (areas == NULL || !is_cut(s))
         r->split = (struct split){ .first = r->bytes, .other = r->bytes, .pieces = 1 };
     else
         r->split = request_split(r->bytes, areas);
+    s->segments = &s->one;
+    s->splits = s->scratch = NULL;
+    s->outputs = NULL;
 }
 
 /* Makes the request and sets it going. With lock held. */
-static int start(struct client *c, const struct submission *s)
+static int start(struct client *c, struct submission *s)
 {
     bool alone = c->size == 1;
     uint64_t bytes = total_bytes(s);
+    if (c->stopping)
+        return text_fail(RM_NOT_INITIALIZED, "rm_shutdown was called");
     if (!alone && c->lost)
         return text_fail(RM_PEER_LOST, "%s", c->lost_text);
-    if (!alone && s->op == SHM_OP_ALLGATHER && bytes > c->small.bytes / 2)
-        return text_fail(RM_NO_MEMORY, "all-gather \"%s\": %llu bytes from one rank are over half of the %llu bytes of shared memory; "
-                         "gather in parts", s->name, (unsigned long long)bytes, (unsigned long long)c->small.bytes);
+    if (!alone && !is_cut(s) && bytes > c->small.bytes / 2)
+        return text_fail(RM_NO_MEMORY, "\"%s\": %llu bytes from one rank are over half of the %llu bytes of shared memory; %s", s->name,
+                         (unsigned long long)bytes, (unsigned long long)c->small.bytes,
+                         s->op == SHM_OP_ALLREDUCE ? "adasum cannot be cut" : "send it in parts");
     int error;
-    struct request *r = request_new(&c->requests, s->name, &error);
+    struct request *r = request_new(&c->requests, s->set, s->name, &error);
     if (r == NULL)
         return error;
+    rm_handle *ret_handle = s->ret_handle;
     fill(r, s, alone ? NULL : &c->requests.areas);
-    if (s->ret_handle != NULL)
-        *s->ret_handle = request_handle(r); /* before done can run */
-    bool nothing = r->bytes == 0 && (s->op == SHM_OP_ALLREDUCE || s->op == SHM_OP_BROADCAST);
-    if (alone || nothing) {
+    if (ret_handle != NULL)
+        *ret_handle = request_handle(r); /* before done can run */
+    if (alone) {
         finish_alone(c, r);
     } else {
         request_enqueue(&c->requests.fresh, r);
@@ -130,116 +114,143 @@ static int start(struct client *c, const struct submission *s)
     return RM_OK;
 }
 
-static int submit(struct submission *s)
+int submission_start(struct submission *s)
 {
     struct client *c = &the_client;
-    int status = client_ready();
-    if (status == RM_OK)
-        status = check(s);
-    if (status == RM_OK) {
-        pthread_mutex_lock(&c->lock);
-        status = start(c, s);
-        pthread_mutex_unlock(&c->lock);
-    }
-    if (status != RM_OK && s->heap_segments)
-        free(s->segments);
+    pthread_mutex_lock(&c->lock);
+    int status = start(c, s);
+    pthread_mutex_unlock(&c->lock);
+    submission_release(s);
     return status;
 }
 
-/* count elements of dtype in bytes; false when that is more than memory can be. */
-static bool bytes_of(uint64_t count, unsigned dtype, uint64_t *ret_bytes)
+/* ---- the public calls ---- */
+
+static const char *name_of(const struct rm_collective *c)
 {
-    return !__builtin_mul_overflow(count, shm_dtype_size(dtype), ret_bytes) && *ret_bytes <= UINT64_MAX / 4;
+    return c->name == NULL ? "" : c->name;
 }
 
-static int check_buffers(const char *what, const char *name, const void *in, const void *out, uint64_t count, unsigned dtype,
-                         uint64_t *ret_bytes)
+static int check_place(const struct rm_collective *c, const struct set_view *set)
 {
-    if (!bytes_of(count, dtype, ret_bytes))
-        return text_fail(RM_INVALID, "%s \"%s\": %llu elements are more than memory can be", what, name == NULL ? "" : name,
-                         (unsigned long long)count);
-    if ((in == NULL || out == NULL) && *ret_bytes > 0)
-        return text_fail(RM_INVALID, "%s \"%s\": no buffer", what, name == NULL ? "" : name);
+    if (set->count == 0)
+        return text_fail(RM_NOT_FOUND, "\"%s\": there is no process set %d: it was removed, or never added", name_of(c),
+                         c->process_set);
+    if (set->place < 0)
+        return text_fail(RM_INVALID, "\"%s\": rank %d is not included in process set %d", name_of(c), the_client.rank, c->process_set);
+    if (c->kind == RM_BROADCAST && (c->root < 0 || c->root >= the_client.size))
+        return text_fail(RM_INVALID, "broadcast \"%s\": root %d is not a rank of this world of %d", name_of(c), c->root,
+                         the_client.size);
+    if (c->kind == RM_BROADCAST && !set_holds(&the_client, c->process_set, c->root))
+        return text_fail(RM_INVALID, "broadcast \"%s\": root %d is not in process set %d", name_of(c), c->root, c->process_set);
     return RM_OK;
+}
+
+RM_API int rm_submit(const struct rm_collective *c, rm_handle *ret_handle)
+{
+    struct submission s = { .segments = &s.one };
+    struct set_view set;
+    int status = client_ready();
+    if (status != RM_OK)
+        return status;
+    if (c->struct_bytes < sizeof(*c))
+        return text_fail(RM_INVALID, "rm_submit: struct_bytes is %u, expected %zu: fill it in with sizeof", c->struct_bytes, sizeof(*c));
+    bool result = c->kind == RM_ALLGATHER || c->kind == RM_REDUCESCATTER || c->kind == RM_ALLTOALL;
+    if (ret_handle == NULL && (c->done == NULL || result))
+        return text_fail(RM_INVALID, "\"%s\": %s", name_of(c), result ? "ret_handle is needed to get at the result"
+                                                                     : "neither done nor ret_handle: nobody would hear of its end");
+    set_look(&the_client, c->process_set, &set);
+    status = check_place(c, &set);
+    if (status == RM_OK)
+        status = submission_make(c, set.count, set.place, &s);
+    if (status == RM_OK && c->kind == RM_BROADCAST && c->root == the_client.rank && s.segments[0].in == NULL && s.segments[0].bytes > 0)
+        status = text_fail(RM_INVALID, "broadcast \"%s\": the root has no buffer", name_of(c));
+    s.ret_handle = ret_handle;
+    if (status == RM_OK)
+        return submission_start(&s);
+    submission_release(&s);
+    return status;
+}
+
+static int64_t as_dimension(uint64_t count)
+{
+    return count > INT64_MAX ? INT64_MAX : (int64_t)count; /* more than memory can be, in either case */
 }
 
 RM_API int rm_allreduce(const char *name, const void *in, void *out, uint64_t count, enum rm_dtype dtype, enum rm_op op,
                         double prescale, double postscale, rm_done_fn *done, void *ctx, rm_handle *ret_handle)
 {
-    struct segment one = { .in = in, .out = out };
-    int status = check_buffers("all-reduce", name, in, out, count, dtype, &one.bytes);
-    if (status != RM_OK)
-        return status;
-    struct submission s = { .what = "all-reduce", .name = name, .segments = &one, .segment_count = 1, .op = SHM_OP_ALLREDUCE,
-                            .dtype = (uint16_t)dtype, .redop = (uint16_t)op, .prescale = prescale, .postscale = postscale,
-                            .row_elements = 1, .done = done, .ctx = ctx, .ret_handle = ret_handle };
-    return submit(&s);
+    int64_t shape = as_dimension(count);
+    struct rm_tensor t = { .in = in, .out = out, .shape = &shape, .ndim = 1, .dtype = (int)dtype };
+    struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_ALLREDUCE, .name = name, .op = (int)op, .prescale = prescale,
+                               .postscale = postscale, .tensor_count = 1, .tensors = &t, .done = done, .ctx = ctx };
+    return rm_submit(&c, ret_handle);
 }
 
 RM_API int rm_allreduce_group(const char *name, size_t tensors, const void *const *in, void *const *out, const uint64_t *counts,
                               enum rm_dtype dtype, enum rm_op op, double prescale, double postscale, rm_done_fn *done, void *ctx,
                               rm_handle *ret_handle)
 {
-    struct segment *segments = tensors == 0 || tensors > SIZE_MAX / sizeof(*segments) ? NULL : calloc(tensors, sizeof(*segments));
-    if (segments == NULL)
-        return tensors == 0 ? text_fail(RM_INVALID, "grouped all-reduce \"%s\": no tensors", name == NULL ? "" : name)
-                            : text_fail(RM_NO_MEMORY, "grouped all-reduce: out of memory for %zu tensors", tensors);
-    for (size_t i = 0; i < tensors; i++) {
-        segments[i] = (struct segment){ .in = in[i], .out = out[i] };
-        int status = check_buffers("grouped all-reduce", name, in[i], out[i], counts[i], dtype, &segments[i].bytes);
-        if (status != RM_OK) {
-            free(segments);
-            return status;
-        }
+    struct rm_tensor *t = tensors == 0 ? NULL : calloc(tensors, sizeof(*t));
+    int64_t *shapes = tensors == 0 ? NULL : calloc(tensors, sizeof(*shapes));
+    int status = RM_OK;
+    if (tensors == 0)
+        status = text_fail(RM_INVALID, "grouped all-reduce \"%s\": no tensors", name == NULL ? "" : name);
+    else if (t == NULL || shapes == NULL)
+        status = text_fail(RM_NO_MEMORY, "grouped all-reduce: out of memory for %zu tensors", tensors);
+    for (size_t i = 0; status == RM_OK && i < tensors; i++) {
+        shapes[i] = as_dimension(counts[i]);
+        t[i] = (struct rm_tensor){ .in = in[i], .out = out[i], .shape = &shapes[i], .ndim = 1, .dtype = (int)dtype };
     }
-    struct submission s = { .what = "grouped all-reduce", .name = name, .segments = segments, .segment_count = tensors,
-                            .heap_segments = true, .op = SHM_OP_ALLREDUCE, .dtype = (uint16_t)dtype, .redop = (uint16_t)op,
-                            .prescale = prescale, .postscale = postscale, .row_elements = 1, .done = done, .ctx = ctx,
-                            .ret_handle = ret_handle };
-    return submit(&s);
+    struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_ALLREDUCE, .name = name, .op = (int)op, .prescale = prescale,
+                               .postscale = postscale, .tensor_count = tensors, .tensors = t, .done = done, .ctx = ctx };
+    if (status == RM_OK)
+        status = rm_submit(&c, ret_handle);
+    free(t);
+    free(shapes);
+    return status;
 }
 
 RM_API int rm_broadcast(const char *name, const void *in, void *out, uint64_t count, enum rm_dtype dtype, int root,
                         rm_done_fn *done, void *ctx, rm_handle *ret_handle)
 {
-    struct segment one = { .in = in, .out = out };
-    bool gives = client_ready() == RM_OK && root == the_client.rank; /* only the root's input is read */
-    int status = check_buffers("broadcast", name, gives ? in : out, out, count, dtype, &one.bytes);
-    if (status != RM_OK)
-        return status;
-    struct submission s = { .what = "broadcast", .name = name, .segments = &one, .segment_count = 1, .op = SHM_OP_BROADCAST,
-                            .dtype = (uint16_t)dtype, .root = root, .prescale = 1, .postscale = 1, .row_elements = 1,
-                            .done = done, .ctx = ctx, .ret_handle = ret_handle };
-    return submit(&s);
+    int64_t shape = as_dimension(count);
+    struct rm_tensor t = { .in = in, .out = out, .shape = &shape, .ndim = 1, .dtype = (int)dtype };
+    struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_BROADCAST, .name = name, .root = root, .tensor_count = 1,
+                               .tensors = &t, .done = done, .ctx = ctx };
+    return rm_submit(&c, ret_handle);
 }
 
 RM_API int rm_allgather(const char *name, const void *in, uint64_t rows, uint64_t row_elements, enum rm_dtype dtype,
                         rm_done_fn *done, void *ctx, rm_handle *ret_handle)
 {
-    struct segment one = { .in = in };
-    uint64_t count;
-    if (__builtin_mul_overflow(rows, row_elements, &count))
-        count = UINT64_MAX;
-    int status = check_buffers("all-gather", name, in, in, count, dtype, &one.bytes);
-    if (status == RM_OK && ret_handle == NULL)
-        status = text_fail(RM_INVALID, "all-gather \"%s\": ret_handle is needed to get at the result", name == NULL ? "" : name);
-    if (status != RM_OK)
-        return status;
-    struct submission s = { .what = "all-gather", .name = name, .segments = &one, .segment_count = 1, .op = SHM_OP_ALLGATHER,
-                            .dtype = (uint16_t)dtype, .prescale = 1, .postscale = 1, .row_elements = row_elements,
-                            .done = done, .ctx = ctx, .ret_handle = ret_handle };
-    return submit(&s);
+    int64_t shape[2] = { as_dimension(rows), as_dimension(row_elements) };
+    struct rm_tensor t = { .in = in, .shape = shape, .ndim = 2, .dtype = (int)dtype };
+    struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_ALLGATHER, .name = name, .tensor_count = 1, .tensors = &t,
+                               .done = done, .ctx = ctx };
+    return rm_submit(&c, ret_handle);
 }
 
 RM_API int rm_barrier(const char *name)
 {
-    struct segment none = { 0 };
+    struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_BARRIER, .name = name == NULL ? "barrier" : name };
     rm_handle handle;
-    struct submission s = { .what = "barrier", .name = name == NULL ? "barrier" : name, .segments = &none, .segment_count = 1,
-                            .op = SHM_OP_BARRIER, .dtype = SHM_U8, .prescale = 1, .postscale = 1, .row_elements = 1,
-                            .ret_handle = &handle };
-    int status = submit(&s);
+    int status = rm_submit(&c, &handle);
     return status == RM_OK ? rm_wait(handle, -1) : status;
+}
+
+RM_API int rm_join(int *ret_last_rank)
+{
+    struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_JOIN, .name = "ringmaster.join" };
+    rm_handle handle;
+    int status = rm_submit(&c, &handle);
+    if (status != RM_OK)
+        return status;
+    status = rm_wait(handle, -1);
+    if (status == RM_OK && ret_last_rank != NULL)
+        *ret_last_rank = rm_joined(handle);
+    rm_release(handle);
+    return status;
 }
 
 /* ---- handles: a forked child has none. It must not even look: another thread may have held the lock when it was forked. ---- */
@@ -281,34 +292,8 @@ RM_API int rm_wait(rm_handle handle, int64_t timeout_ms)
     if (status == RM_OK) {
         if (r->status != RM_OK)
             status = text_fail(r->status, "%s", r->text);
-        if (r->op != SHM_OP_ALLGATHER)
+        if (!shm_op_has_result(r->op) && r->op != SHM_OP_JOIN)
             request_release(c, r);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return status;
-}
-
-RM_API int rm_result(rm_handle handle, const void **ret_data, uint64_t *ret_elements)
-{
-    struct client *c = &the_client;
-    int status = RM_OK;
-    if (atomic_load(&c->forked))
-        return client_ready();
-    pthread_mutex_lock(&c->lock);
-    const struct request *r = request_find(&c->requests, handle);
-    if (r == NULL)
-        status = no_such_handle();
-    else if (r->op != SHM_OP_ALLGATHER)
-        status = text_fail(RM_INVALID, "\"%s\" is no all-gather: its result is where the caller wanted it", r->name);
-    else if (r->state == REQUEST_LIVE)
-        status = text_fail(RM_INVALID, "\"%s\" is not done yet", r->name);
-    else if (r->status != RM_OK)
-        status = text_fail(r->status, "%s", r->text);
-    else if (r->result_heap == NULL && !r->has_result)
-        status = text_fail(RM_PEER_LOST, "\"%s\": its result went with rm_shutdown", r->name);
-    if (status == RM_OK) {
-        *ret_data = r->result_heap != NULL ? r->result_heap : c->shared.base + r->result_offset;
-        *ret_elements = r->result_elements;
     }
     pthread_mutex_unlock(&c->lock);
     return status;

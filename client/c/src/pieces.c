@@ -39,27 +39,32 @@ static bool caller_block(const struct client *c, const struct request *r, bool o
     return false;
 }
 
-/* Finds memory for a piece. False: the arena is full now. */
+/* Finds memory for a piece: for its list of splits, and for its data where the engine cannot use the caller's. False: the arena is
+ * full now. */
 static bool place(struct client *c, struct piece *p)
 {
     struct request *r = p->request;
-    bool gather = r->op == SHM_OP_ALLGATHER, gives_data = r->op != SHM_OP_BROADCAST || r->root == c->rank;
+    bool result = shm_op_has_result(r->op), gives_data = r->op != SHM_OP_BROADCAST || r->root == c->rank;
+    uint64_t list = ((uint64_t)r->split_count * 8 + SHM_ALIGN - 1) / SHM_ALIGN * SHM_ALIGN;
     p->block = REQUEST_NO_BLOCK;
-    p->in_offset = p->out_offset = c->shared.arena_offset;
-    if (r->op == SHM_OP_BARRIER)
+    p->in_offset = p->out_offset = p->splits_offset = c->shared.arena_offset;
+    if (!shm_op_moves_data(r->op) && list == 0)
         return true;
     bool in_place = gives_data && caller_block(c, r, false, p->begin, p->bytes, &p->in_offset);
-    bool out_place = !gather && caller_block(c, r, true, p->begin, p->bytes, &p->out_offset);
-    if (!out_place && !(gather && in_place)) {
+    bool out_place = result || caller_block(c, r, true, p->begin, p->bytes, &p->out_offset);
+    bool needs_data = result ? !in_place : !out_place;
+    if (needs_data || list > 0) {
         p->large = p->number > 0;
-        if (!arena_alloc(p->large ? &c->large : &c->small, p->bytes, &p->block))
+        if (!arena_alloc(p->large ? &c->large : &c->small, list + (needs_data ? p->bytes : 0), &p->block))
             return false;
-        p->out_offset = p->block;
+        p->splits_offset = p->block;
+        if (needs_data)
+            p->out_offset = p->block + list;
     }
     if (!in_place)
         p->in_offset = p->out_offset;
     p->copies_in = gives_data && !in_place;
-    p->copies_out = !gather && !out_place;
+    p->copies_out = !result && !out_place;
     return true;
 }
 
@@ -124,11 +129,13 @@ static void fill_request(const struct client *c, const struct piece *p, struct s
     const struct request *r = p->request;
     *ret = (struct shm_request){
         .id = (uint64_t)p->serial << 32 | (uint64_t)(p - c->requests.pieces),
-        .op = r->op, .dtype = r->dtype, .redop = r->redop, .root = r->root,
-        .count = p->bytes / shm_dtype_size(r->dtype),
+        .op = r->op, .dtype = r->dtype, .redop = r->redop, .root = r->root, .set = r->set,
+        .count = shm_op_moves_data(r->op) ? p->bytes / shm_dtype_size(r->dtype) : r->answer,
+        .splits_offset = p->splits_offset, .splits = r->split_count, .shape_hash = r->shape_hash,
         .row_elements = r->row_elements,
         .in_offset = p->in_offset, .out_offset = p->out_offset, .prescale = r->prescale, .postscale = r->postscale,
     };
+    memcpy(ret->shape, r->shape, sizeof(ret->shape));
     if (p->number > 0)
         name_piece(ret->name, r->name, p->number);
     else
@@ -197,6 +204,8 @@ void requests_pump(struct client *c)
         pthread_mutex_unlock(&c->lock);
         if (p->copies_in)
             copy_range(p->request, p->begin, p->bytes, c->shared.base + p->in_offset, false);
+        if (p->request->split_count > 0)
+            memcpy(c->shared.base + p->splits_offset, p->request->splits, p->request->split_count * 8);
         pthread_mutex_lock(&c->lock);
         c->requests.copying--;
         struct shm_request request;
@@ -220,20 +229,10 @@ static int status_of(uint32_t status)
     case SHM_MISMATCH: return RM_MISMATCH;
     case SHM_INVALID: return RM_INVALID;
     case SHM_NO_SPACE: return RM_NO_MEMORY;
+    case SHM_LEFT: return RM_LEFT;
+    case SHM_EXISTS: return RM_EXISTS;
     default: return RM_IO;
     }
-}
-
-static bool take_result(struct client *c, struct request *r, const struct shm_reply *reply)
-{
-    uint64_t element = shm_dtype_size(r->dtype);
-    if (reply->out_count > c->shared.results_bytes / element
-        || !shared_in_results(&c->shared, reply->out_offset, reply->out_count * element))
-        return false;
-    r->result_offset = reply->out_offset;
-    r->result_elements = reply->out_count;
-    r->has_result = true;
-    return true;
 }
 
 void requests_reply(struct client *c, const struct shm_reply *reply)
@@ -246,15 +245,20 @@ void requests_reply(struct client *c, const struct shm_reply *reply)
     }
     struct request *r = p->request;
     int status = status_of(reply->status);
-    if (status == RM_OK && r->op == SHM_OP_ALLGATHER && !take_result(c, r, reply)) {
-        client_lose(c, "the engine named a result outside its memory: the sidecar is out of order");
-        return;
-    }
-    if (status == RM_OK && p->copies_out) {
+    bool right = true;
+    if (status == RM_OK && (p->copies_out || shm_op_has_result(r->op))) {
         pthread_mutex_unlock(&c->lock);
-        copy_range(r, p->begin, p->bytes, c->shared.base + p->out_offset, true);
+        if (p->copies_out)
+            copy_range(r, p->begin, p->bytes, c->shared.base + p->out_offset, true);
+        else
+            right = outputs_take(c, r, reply);
         pthread_mutex_lock(&c->lock);
     }
+    if (!right) {
+        client_lose(c, "the engine named a result outside its memory, or of another size: the sidecar is out of order");
+        return;
+    }
+    r->answer = reply->out_count;
     end_piece(c, p, status, reply->text[0] != '\0' ? reply->text : "the engine gave no reason");
     requests_pump(c);
 }

@@ -58,6 +58,15 @@ bool requests_attach(struct requests *q, uint64_t arena_bytes)
     return true;
 }
 
+/* The results area goes away: what lies there is no result any more. */
+static void outputs_unmap(struct request *r)
+{
+    for (size_t i = 0; r->has_result && i < r->output_count; i++)
+        if (r->outputs[i].heap == NULL)
+            r->outputs[i].data = NULL;
+    r->has_result = false;
+}
+
 void requests_detach(struct requests *q)
 {
     free(q->pieces);
@@ -67,7 +76,7 @@ void requests_detach(struct requests *q)
     q->piece_count = 0;
     q->free_count = q->free_capacity = 0;
     for (uint32_t i = 0; i < q->count; i++)
-        q->table[i]->has_result = false; /* the results area is unmapped */
+        outputs_unmap(q->table[i]);
 }
 
 static struct request *fresh(struct requests *q)
@@ -93,23 +102,46 @@ static struct request *fresh(struct requests *q)
     return r;
 }
 
-struct request *request_new(struct requests *q, const char *name, int *ret_error)
+static struct request **bucket(struct requests *q, uint64_t hash)
 {
-    uint64_t hash = name_hash(name);
-    for (uint32_t i = 0; q->live > 0 && i < q->count; i++)
-        if (q->table[i]->state == REQUEST_LIVE && q->table[i]->hash == hash) {
-            *ret_error = text_fail(RM_INVALID, "\"%s\" is in flight already: wait for it, or give this request another name", name);
-            return NULL;
-        }
-    struct request *r = fresh(q);
+    return &q->by_hash[(hash ^ hash >> 32) & (REQUEST_BUCKETS - 1)];
+}
+
+static bool in_flight(struct requests *q, uint64_t hash)
+{
+    for (const struct request *r = *bucket(q, hash); r != NULL; r = r->same_hash)
+        if (r->hash == hash)
+            return true;
+    return false;
+}
+
+static void forget_hash(struct requests *q, struct request *r)
+{
+    struct request **at = bucket(q, r->hash);
+    while (*at != r)
+        at = &(*at)->same_hash;
+    *at = r->same_hash;
+}
+
+struct request *request_new(struct requests *q, uint32_t set, const char *name, int *ret_error)
+{
+    uint64_t hash = name_hash(name) + set * 0x9e3779b97f4a7c15u;
+    if (q->by_hash == NULL)
+        q->by_hash = calloc(REQUEST_BUCKETS, sizeof(struct request *));
+    if (q->by_hash != NULL && in_flight(q, hash)) {
+        *ret_error = text_fail(RM_INVALID, "\"%s\" is in flight already: wait for it, or give this request another name", name);
+        return NULL;
+    }
+    struct request *r = q->by_hash == NULL ? NULL : fresh(q);
     if (r == NULL) {
         *ret_error = text_fail(RM_NO_MEMORY, "\"%s\": out of memory for one more request (%u are kept; are handles released?)",
                                name, q->count);
         return NULL;
     }
     uint32_t index = r->index, generation = r->generation + 1 == 0 ? 1 : r->generation + 1;
-    *r = (struct request){ .index = index, .generation = generation, .state = REQUEST_LIVE, .hash = hash, .prescale = 1,
-                           .postscale = 1, .row_elements = 1 };
+    *r = (struct request){ .index = index, .generation = generation, .state = REQUEST_LIVE, .set = set, .hash = hash,
+                           .same_hash = *bucket(q, hash) };
+    *bucket(q, hash) = r;
     name_short(r->name, name);
     q->live++;
     return r;
@@ -151,8 +183,7 @@ void request_release(struct client *c, struct request *r)
     if (r->has_result)
         hand_back_result(c, r->result_offset);
     r->has_result = false;
-    free(r->result_heap);
-    r->result_heap = NULL;
+    outputs_release(r);
     r->state = REQUEST_FREE;
     r->next = c->requests.free_list;
     c->requests.free_list = r;
@@ -163,6 +194,11 @@ void request_finish(struct client *c, struct request *r)
     if (r->segments != &r->one)
         free(r->segments);
     r->segments = NULL;
+    free(r->splits);
+    free(r->scratch);
+    r->splits = NULL;
+    r->scratch = NULL;
+    forget_hash(&c->requests, r);
     c->requests.live--;
     if (r->done != NULL) {
         r->state = REQUEST_CALLING;

@@ -35,6 +35,16 @@ struct queue;
 
 struct segment { const void *in; void *out; uint64_t bytes; };
 
+/* A result, or a tensor of a group's: rows of row_bytes. data is in the results area, or the heap's (then owned). */
+struct output { int64_t rows; uint64_t row_bytes; const uint8_t *data; void *heap; };
+
+/* What stands in a result. */
+enum request_form {
+    FORM_PLAIN,   /* the tensor's elements */
+    FORM_GROUP,   /* all-gather: for each rank the rows of each tensor (i64), then the tensors, each padded to 8 bytes */
+    FORM_HOLLOW,  /* all-to-all of rows without elements: a byte stands for each row */
+};
+
 /* How the arena is used, from its size alone: small data and memory of rm_alloc below, pieces above. */
 struct areas { uint64_t small_bytes, large_bytes, small_max, piece_max; };
 
@@ -50,12 +60,18 @@ struct request {
     struct queue *queue;        /* where it waits to send pieces, or NULL */
     struct request *next;       /* in a queue, or in the free list */
 
-    uint16_t op, dtype, redop;
+    uint16_t op, dtype, redop;  /* as the engine gets them */
     int32_t root;
+    uint32_t set;
     double prescale, postscale;
     uint64_t row_elements;
+    uint64_t shape_hash;
+    char shape[SHM_SHAPE_MAX];
     char name[SHM_NAME_MAX];
-    uint64_t hash;              /* of the name as the caller gave it */
+    uint64_t hash;              /* of the name as the caller gave it, and the set */
+    struct request *same_hash;  /* the next in its bucket */
+    uint64_t *splits;           /* elements, owned */
+    uint32_t split_count;
 
     struct segment one, *segments; /* segments == &one or on the heap */
     size_t segment_count;
@@ -68,9 +84,16 @@ struct request {
     rm_done_fn *done;
     void *ctx;
 
-    void *result_heap;          /* all-gather alone */
-    uint64_t result_offset, result_elements;
+    void *scratch;              /* what some segments point to; owned */
+    enum request_form form;
+    struct output *outputs;     /* owned; rows and data once it is done */
+    size_t output_count;
+    uint16_t output_dtype;      /* as the caller has it, of the first tensor */
+    int64_t *received;          /* all-to-all: rows from each rank of the set; owned */
+    size_t received_count;
+    uint64_t result_offset;
     bool has_result;            /* in the results area: to be handed back */
+    uint64_t answer;            /* out_count of what has no data: a number of a process set, a rank */
 };
 
 /* A piece in flight. Its index and serial make the id of the shm_request. */
@@ -80,7 +103,7 @@ struct piece {
     uint32_t number, serial;
     uint64_t begin, bytes;      /* of the request's data */
     uint64_t block;             /* arena memory that is ours to free, or REQUEST_NO_BLOCK */
-    uint64_t in_offset, out_offset;
+    uint64_t in_offset, out_offset, splits_offset;
     bool copies_in, copies_out; /* between the caller's tensors and in_offset, out_offset */
     bool large;                 /* which arena block is of */
     bool submitted;             /* in the queue; false while a thread still copies into it */
@@ -88,8 +111,11 @@ struct piece {
 
 struct queue { struct request *head, *tail; };
 
+#define REQUEST_BUCKETS 16384u /* a power of two */
+
 struct requests {
     struct request **table;
+    struct request **by_hash;     /* the live ones: REQUEST_BUCKETS chains */
     uint32_t count, capacity, live;
     struct request *free_list;
     struct queue fresh;         /* piece 0 was not sent */
@@ -111,7 +137,7 @@ bool requests_attach(struct requests *q, uint64_t arena_bytes); /* false: out of
 void requests_detach(struct requests *q);
 
 /* A fresh request with its handle, or NULL (out of memory, or the name is in flight: the reason is in text_last). */
-struct request *request_new(struct requests *q, const char *name, int *ret_error);
+struct request *request_new(struct requests *q, uint32_t set, const char *name, int *ret_error);
 struct request *request_find(struct requests *q, rm_handle handle);
 rm_handle request_handle(const struct request *r);
 /* The request will have its handle released: by rm_release, by rm_wait, or because nobody holds it. */
@@ -121,6 +147,13 @@ void request_finish(struct client *c, struct request *r);
 
 void request_enqueue(struct queue *queue, struct request *r);
 void request_unqueue(struct request *r); /* nothing happens when it waits nowhere */
+/* outputs.c. The result of a reply becomes r's outputs; without lock. False: the reply cannot be right. When memory is
+ * short r->status says so. */
+bool outputs_take(const struct client *c, struct request *r, const struct shm_reply *reply);
+/* A world of one: the result is what was given. */
+void outputs_alone(struct request *r);
+void outputs_release(struct request *r);
+
 /* Sends what can be sent: takes pieces, copies them in (lock is dropped meanwhile), submits them. */
 void requests_pump(struct client *c);
 /* A reply of the engine. Called by the completion thread. */

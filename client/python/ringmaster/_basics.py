@@ -1,19 +1,19 @@
-"""init, rank, size and the collectives on numpy arrays and Python objects."""
+"""init, rank, size and what else is asked of the process; names and operations that every layer shares."""
 
 import atexit
-import ctypes
 import json
 import math
 import numbers
 import os
-import pickle
 import sys
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from . import _core
+from ._submit import DTYPES
+from .process_sets import forget_process_sets, init_process_sets
 
 
 class ReduceOp(int):
@@ -32,33 +32,25 @@ class ReduceOp(int):
         return (ReduceOp, (int(self), self.name, self.native))
 
 
-# The numbers are Horovod's (2 is Adasum, which does not exist here); the last figure is enum rm_op.
+# The numbers are Horovod's; the last figure is enum rm_op.
 Average = ReduceOp(0, "Average", 2)
 Sum = ReduceOp(1, "Sum", 1)
+Adasum = ReduceOp(2, "Adasum", 6)
 Min = ReduceOp(3, "Min", 3)
 Max = ReduceOp(4, "Max", 4)
 Product = ReduceOp(5, "Product", 5)
-OPS = {int(op): op for op in (Average, Sum, Min, Max, Product)}
+OPS = {int(op): op for op in (Average, Sum, Adasum, Min, Max, Product)}
 
-DTYPES: Dict[str, int] = {
-    "uint8": 1,
-    "int8": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "bfloat16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bool": 9,
-}
-
-_NO_DONE = _core.DONE_FN()
-_counters: Dict[str, int] = {}
+_counters: Dict[Tuple[str, int], int] = {}
 _counters_lock = threading.Lock()
 _registered_exit = False
+_process_sets: Any = None  # as `init` got them
 
 
 def _framework() -> bytes:
+    torch = sys.modules.get("torch")
+    if torch is not None and "ringmaster.torch" in sys.modules:
+        return f"torch {getattr(torch, '__version__', '')}".encode()[:31]
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None:
         return f"tensorflow {getattr(tensorflow, '__version__', '')}".encode()[:31]
@@ -73,27 +65,38 @@ def init(comm: Optional[Sequence[int]] = None, process_sets: Any = None) -> None
 
     Args:
         comm: None, or all ranks in order. A world of fewer ranks is made by starting fewer.
-        process_sets: None; sets of ranks are not there yet.
+        process_sets: None; a list of ProcessSet, which are then registered; or "dynamic": add_process_set may be called later.
 
     Raises:
+        ValueError: comm or process_sets that cannot be.
         RingmasterError: the sidecar cannot be reached or refuses this process.
     """
-    global _registered_exit
-    if process_sets is not None:
-        raise ValueError("process_sets is not supported: all ranks take part in every collective")
+    global _registered_exit, _process_sets
     lib = _core.library()
+    before = bool(lib.rm_is_initialized())
     _core.check(lib.rm_init(_framework()))
-    if comm is not None and list(comm) != list(range(lib.rm_size())):
-        raise ValueError(f"comm={list(comm)!r} is not supported: only None, or all of the {lib.rm_size()} ranks in order")
+    if comm is not None and not (isinstance(comm, (list, tuple, range)) and list(comm) in ([], list(range(lib.rm_size())))):
+        if not before:
+            lib.rm_shutdown()
+        raise ValueError(f"comm={comm!r} is not supported: only None, or all ranks in order; use process sets for some of them")
     if not _registered_exit:
         atexit.register(shutdown)
         _registered_exit = True
+    if not before or isinstance(process_sets, str):
+        _process_sets = process_sets
+        init_process_sets(process_sets)
+
+
+def initial_process_sets() -> Any:
+    """What the last `init` was given: a round that follows begins with the same sets."""
+    return _process_sets
 
 
 def shutdown() -> None:
     """Leaves the sidecar; what was reported is sent first, what is in flight ends with an error. `init` may follow."""
     with _counters_lock:
         _counters.clear()
+    forget_process_sets()
     _core.library().rm_shutdown()
 
 
@@ -143,16 +146,66 @@ def is_homogeneous() -> bool:
     return size() % local_size() == 0
 
 
+def mpi_threads_supported() -> bool:
+    """Raises ValueError: there is no MPI here."""
+    raise ValueError("Horovod MPI is not enabled; Ringmaster does not use MPI.")
+
+
+def mpi_enabled() -> bool:
+    """False: there is no MPI here."""
+    return False
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """False: there is no MPI here."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """True: scripts and tests that ask for Horovod's transport over TCP without MPI find ours in its place."""
+    return True
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """True: see gloo_enabled."""
+    return True
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """NCCL's version code; 0: collectives go through host memory."""
+    return 0
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """False."""
+    return False
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """False."""
+    return False
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """False: collectives go through host memory."""
+    return False
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """False."""
+    return False
+
+
 # ---- names and operations ----------------------------------------------------------------------------------------------
 
 
-def auto_name(kind: str, name: Optional[str]) -> str:
-    """`allreduce.<name>`, or `allreduce.noname.<n>` counted per process: the same on all ranks if they make the same calls."""
+def auto_name(kind: str, name: Optional[str], process_set: int = 0) -> str:
+    """`allreduce.<name>`, or `allreduce.noname.<n>` counted per process set: the same on its ranks if they make the same calls."""
     if name is not None:
         return f"{kind}.{name}"
     with _counters_lock:
-        number = _counters.get(kind, 0)
-        _counters[kind] = number + 1
+        number = _counters.get((kind, process_set), 0)
+        _counters[kind, process_set] = number + 1
     return f"{kind}.noname.{number}"
 
 
@@ -166,7 +219,7 @@ def which_op(op: Optional[int], average: Optional[bool]) -> ReduceOp:
         if average is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
         if int(op) not in OPS:
-            raise ValueError(f"op={op!r} is not supported; use Average, Sum, Min, Max or Product")
+            raise ValueError(f"op={op!r} is not supported; use Average, Sum, Adasum, Min, Max or Product")
         return OPS[int(op)]
     return Sum if average is False else Average
 
@@ -181,266 +234,6 @@ def dtype_code(dtype: Any) -> int:
     if name not in DTYPES:
         raise ValueError(f"dtype {name} is not supported; supported are {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def _array(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
-
-
-_abandoned: List[Any] = []  # buffers of requests that nobody waits for any more, but which are still in flight
-
-
-def _wait(handle: ctypes.c_uint64, keep: Any) -> None:
-    """Waits in slices, so that Ctrl-C is heard. `keep` are the buffers, which must outlive the request."""
-    lib = _core.library()
-    try:
-        code = _core.TIMEOUT
-        while code == _core.TIMEOUT:
-            code = lib.rm_wait(handle, 200)
-    except BaseException:
-        _abandoned.append(keep)
-        lib.rm_release(handle)
-        raise
-    _core.check(code)
-
-
-# ---- collectives on arrays ---------------------------------------------------------------------------------------------
-
-
-def allreduce(
-    tensor: Any,
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    op: Optional[int] = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> np.ndarray:
-    """Reduces an array over all ranks; every rank gets the same bits.
-
-    Args:
-        tensor: array or scalar of uint8, int8, int32, int64, float16, bfloat16, float32, float64 (bool: Min and Max only); the
-            same shape and dtype on all ranks.
-        average: Horovod's older way to say op: True is Average, False is Sum.
-        name: the same on all ranks; counted when None.
-        op: Average (default; floating types only), Sum, Min, Max or Product.
-        prescale_factor, postscale_factor: multiplied in before and after (floating types only).
-
-    Returns:
-        A new array of tensor's shape and dtype.
-
-    Raises:
-        ValueError: op or dtype that does not exist.
-        MismatchError: ranks disagree on what this name is.
-        PeerLostError: a rank is gone.
-    """
-    array = _array(tensor)
-    operation = which_op(op, average)
-    out = np.empty_like(array)
-    handle = ctypes.c_uint64()
-    lib = _core.library()
-    _core.check(
-        lib.rm_allreduce(
-            auto_name("allreduce", name).encode(),
-            array.ctypes.data,
-            out.ctypes.data,
-            array.size,
-            dtype_code(array.dtype),
-            operation.native,
-            prescale_factor,
-            postscale_factor,
-            _NO_DONE,
-            None,
-            ctypes.byref(handle),
-        )
-    )
-    _wait(handle, (array, out))
-    return out
-
-
-def grouped_allreduce(
-    tensors: Sequence[Any],
-    average: Optional[bool] = None,
-    name: Optional[str] = None,
-    op: Optional[int] = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> List[np.ndarray]:
-    """Reduces several arrays in one request per dtype: they travel packed. Arguments and errors are those of `allreduce`.
-
-    Returns:
-        New arrays, in the order of `tensors`.
-    """
-    arrays = [_array(tensor) for tensor in tensors]
-    outs = [np.empty_like(array) for array in arrays]
-    operation = which_op(op, average)
-    base = auto_name("grouped_allreduce", name)
-    lib = _core.library()
-    by_dtype: Dict[int, List[int]] = {}
-    for index, array in enumerate(arrays):
-        by_dtype.setdefault(dtype_code(array.dtype), []).append(index)
-    handles = []
-    failure: Optional[BaseException] = None
-    for dtype, indices in sorted(by_dtype.items()):
-        count = len(indices)
-        handle = ctypes.c_uint64()
-        code = lib.rm_allreduce_group(
-            f"{base}.{dtype}".encode(),
-            count,
-            (ctypes.c_void_p * count)(*[arrays[i].ctypes.data for i in indices]),
-            (ctypes.c_void_p * count)(*[outs[i].ctypes.data for i in indices]),
-            (ctypes.c_uint64 * count)(*[arrays[i].size for i in indices]),
-            dtype,
-            operation.native,
-            prescale_factor,
-            postscale_factor,
-            _NO_DONE,
-            None,
-            ctypes.byref(handle),
-        )
-        if code < 0:
-            failure = _core.error(code)
-            break
-        handles.append(handle)
-    for handle in handles:  # all of them: their buffers are in use until then
-        try:
-            _wait(handle, (arrays, outs))
-        except _core.RingmasterError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return outs
-
-
-def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None) -> np.ndarray:
-    """Gives every rank the root's array.
-
-    Args:
-        tensor: array or scalar of any supported dtype, bool included; the same shape and dtype on all ranks.
-        root_rank: whose values count.
-        name: the same on all ranks; counted when None.
-
-    Returns:
-        A new array of tensor's shape and dtype.
-
-    Raises:
-        MismatchError: ranks disagree on shape, dtype or root.
-        PeerLostError: a rank is gone.
-    """
-    array = _array(tensor)
-    out = np.empty_like(array)
-    handle = ctypes.c_uint64()
-    _core.check(
-        _core.library().rm_broadcast(
-            auto_name("broadcast", name).encode(),
-            array.ctypes.data,
-            out.ctypes.data,
-            array.size,
-            dtype_code(array.dtype),
-            int(root_rank),
-            _NO_DONE,
-            None,
-            ctypes.byref(handle),
-        )
-    )
-    _wait(handle, (array, out))
-    return out
-
-
-def allgather(tensor: Any, name: Optional[str] = None) -> np.ndarray:
-    """Concatenates the ranks' arrays along the first dimension, in rank order.
-
-    Args:
-        tensor: array of at least one dimension; the first may differ among ranks, the others and the dtype may not.
-        name: the same on all ranks; counted when None.
-
-    Returns:
-        A new array of shape (sum of the first dimensions, ...).
-
-    Raises:
-        ValueError: tensor is a scalar.
-        MismatchError: ranks disagree on dtype or on the other dimensions.
-        PeerLostError: a rank is gone.
-    """
-    array = _array(tensor)
-    if array.ndim == 0:
-        raise ValueError("allgather needs an array of at least one dimension; a scalar has none to concatenate along")
-    row = math.prod(array.shape[1:])
-    handle = ctypes.c_uint64()
-    lib = _core.library()
-    _core.check(
-        lib.rm_allgather(
-            auto_name("allgather", name).encode(),
-            array.ctypes.data,
-            array.shape[0],
-            row,
-            dtype_code(array.dtype),
-            _NO_DONE,
-            None,
-            ctypes.byref(handle),
-        )
-    )
-    try:
-        _wait(handle, array)
-        data, count = ctypes.c_void_p(), ctypes.c_uint64()
-        _core.check(lib.rm_result(handle, ctypes.byref(data), ctypes.byref(count)))
-        out = np.empty((count.value // row if row else 0,) + array.shape[1:], array.dtype)
-        if count.value:
-            ctypes.memmove(out.ctypes.data, data, out.nbytes)
-        return out
-    finally:
-        lib.rm_release(handle)
-
-
-def barrier(name: Optional[str] = None) -> None:
-    """Returns when every rank has called it.
-
-    Raises:
-        PeerLostError: a rank is gone.
-    """
-    # An all-reduce of one byte is a barrier too, and it is waited for in slices, so that Ctrl-C is heard.
-    allreduce(np.zeros(1, np.uint8), name=f"barrier.{name}" if name else auto_name("barrier", None), op=Max)
-
-
-# ---- objects -----------------------------------------------------------------------------------------------------------
-
-
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = None) -> Any:
-    """Gives every rank the root's object, by pickle: only for ranks that trust each other, as those of one job do.
-
-    Args:
-        obj: anything that pickles; only the root's counts.
-        root_rank: whose object it is.
-        name: the same on all ranks; counted when None.
-
-    Returns:
-        The object; on the root the very one that was given.
-
-    Raises:
-        PeerLostError: a rank is gone.
-    """
-    base = auto_name("broadcast_object", name)
-    mine = rank() == root_rank
-    data = np.frombuffer(pickle.dumps(obj), np.uint8) if mine else np.zeros(0, np.uint8)
-    length = int(broadcast(np.array([data.size], np.int64), root_rank, f"{base}.length")[0])
-    if not mine:
-        data = np.zeros(length, np.uint8)
-    data = broadcast(data, root_rank, f"{base}.data")
-    return obj if mine else pickle.loads(data.tobytes())
-
-
-def allgather_object(obj: Any, name: Optional[str] = None) -> List[Any]:
-    """The objects of all ranks, in rank order, by pickle: only for ranks that trust each other, as those of one job do.
-
-    Raises:
-        PeerLostError: a rank is gone.
-    """
-    base = auto_name("allgather_object", name)
-    data = np.frombuffer(pickle.dumps(obj), np.uint8)
-    lengths = allgather(np.array([data.size], np.int64), f"{base}.length")
-    everything = allgather(data, f"{base}.data")
-    ends = np.cumsum(lengths)
-    return [pickle.loads(everything[end - length : end].tobytes()) for end, length in zip(ends, lengths)]
 
 
 # ---- progress ----------------------------------------------------------------------------------------------------------
@@ -492,6 +285,27 @@ def report(
         message["metrics"] = texts
     if message:
         _core.check(_core.library().rm_report(json.dumps(message).encode()))
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begins to record what the ring does, as a Chrome trace, into a file of this rank's machine.
+
+    Args:
+        file_path: the file; it is written by the sidecar.
+        mark_cycles: kept for Horovod's sake: there are no cycles here.
+
+    Raises:
+        ValueError: not initialized.
+        RingmasterError: the path is too long, or nothing can record.
+    """
+    _known(_core.library().rm_rank())
+    _core.check(_core.library().rm_timeline_start(str(file_path).encode(), int(bool(mark_cycles))))
+
+
+def stop_timeline() -> None:
+    """Ends the record and closes its file. Raises ValueError when not initialized."""
+    _known(_core.library().rm_rank())
+    _core.check(_core.library().rm_timeline_stop())
 
 
 def progress() -> None:

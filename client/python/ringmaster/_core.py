@@ -6,9 +6,10 @@ import pathlib
 from typing import Callable, List, Optional
 
 LIBRARY = "libringmaster.so"
+ABI_VERSION = 2  # RM_ABI_VERSION
 
 # enum rm_error of ringmaster.h
-OK, NOT_INITIALIZED, INVALID, MISMATCH, PEER_LOST, NO_MEMORY, IO, TIMEOUT, NOT_FOUND = range(0, -9, -1)
+OK, NOT_INITIALIZED, INVALID, MISMATCH, PEER_LOST, NO_MEMORY, IO, TIMEOUT, NOT_FOUND, EXISTS, LEFT = range(0, -11, -1)
 
 DONE_FN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 
@@ -39,7 +40,21 @@ class MismatchError(RingmasterError):
         super().__init__(message, code)
 
 
-_ERRORS = {PEER_LOST: PeerLostError, MISMATCH: MismatchError}
+class LeftError(PeerLostError):
+    """A rank that a collective waits for has ended its training process with code 0."""
+
+    def __init__(self, message: str, code: int = LEFT):
+        super().__init__(message, code)
+
+
+class InvalidError(RingmasterError, ValueError):
+    """A call that cannot be right, whatever the other ranks do: it is a ValueError too."""
+
+    def __init__(self, message: str, code: int = INVALID):
+        super().__init__(message, code)
+
+
+_ERRORS = {PEER_LOST: PeerLostError, MISMATCH: MismatchError, LEFT: LeftError, INVALID: InvalidError}
 
 
 def _candidates() -> List[pathlib.Path]:
@@ -79,9 +94,45 @@ _VOID, _INT, _I64, _U64, _F64, _TEXT = (
     ctypes.c_char_p,
 )
 _HANDLE = ctypes.POINTER(_U64)
+_INTS = ctypes.POINTER(_INT)
+
+
+class Tensor(ctypes.Structure):
+    """struct rm_tensor"""
+
+    _fields_ = [
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("ndim", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+    ]
+
+
+class Collective(ctypes.Structure):
+    """struct rm_collective"""
+
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32),
+        ("kind", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("process_set", ctypes.c_int),
+        ("op", ctypes.c_int),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("root", ctypes.c_int),
+        ("tensor_count", ctypes.c_size_t),
+        ("tensors", ctypes.POINTER(Tensor)),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("done", DONE_FN),
+        ("ctx", ctypes.c_void_p),
+    ]
+
+
 _ASYNC = [DONE_FN, _VOID, _HANDLE]
 
 _SIGNATURES = {
+    "rm_abi_version": (_INT, []),
     "rm_version": (_TEXT, []),
     "rm_error_text": (_TEXT, []),
     "rm_init": (_INT, [_TEXT]),
@@ -100,11 +151,25 @@ _SIGNATURES = {
     "rm_allgather": (_INT, [_TEXT, _VOID, _U64, _U64, _INT, *_ASYNC]),
     "rm_result": (_INT, [_U64, ctypes.POINTER(_VOID), _HANDLE]),
     "rm_barrier": (_INT, [_TEXT]),
+    "rm_submit": (_INT, [ctypes.POINTER(Collective), _HANDLE]),
+    "rm_output": (_INT, [_U64, ctypes.c_size_t, ctypes.POINTER(_VOID), ctypes.POINTER(_I64)]),
+    "rm_received_splits": (_INT, [_U64, ctypes.POINTER(_I64), ctypes.c_size_t]),
+    "rm_join": (_INT, [_INTS]),
+    "rm_joined": (_INT, [_U64]),
+    "rm_process_set_add": (_INT, [_INTS, ctypes.c_size_t]),
+    "rm_process_set_remove": (_INT, [_INT]),
+    "rm_process_set_size": (_INT, [_INT]),
+    "rm_process_set_rank": (_INT, [_INT]),
+    "rm_process_set_included": (_INT, [_INT]),
+    "rm_process_set_ranks": (_INT, [_INT, _INTS, ctypes.c_size_t]),
+    "rm_process_sets": (_INT, [_INTS, ctypes.c_size_t]),
     "rm_poll": (_INT, [_U64]),
     "rm_wait": (_INT, [_U64, _I64]),
     "rm_release": (None, [_U64]),
     "rm_alloc": (_VOID, [ctypes.c_size_t]),
     "rm_free": (None, [_VOID]),
+    "rm_timeline_start": (_INT, [_TEXT, _INT]),
+    "rm_timeline_stop": (_INT, []),
     "rm_report": (_INT, [_TEXT]),
     "rm_progress": (None, []),
     "rm_resume_step": (_I64, []),
@@ -137,6 +202,9 @@ def library() -> ctypes.CDLL:
                 f"{LIBRARY} cannot be loaded ({error}); searched {searched} and the loader's path. "
                 "`ringmaster run` and the operator set RINGMASTER_LIBRARY_DIR; in a checkout run `make client`."
             ) from error
+        abi = loaded.rm_abi_version() if hasattr(loaded, "rm_abi_version") else 1
+        if abi < ABI_VERSION:
+            raise ImportError(f"{path} is of another release than this package: it has ABI {abi}, needed is {ABI_VERSION}")
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(loaded, name)
             function.restype = result

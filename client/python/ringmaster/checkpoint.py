@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from . import _basics, _core
+from . import _basics, _core, _ops
 from ._core import RingmasterError
 
 ALIGN = 4096  # where tensor data begins in the image
@@ -324,7 +324,7 @@ def restore() -> Optional[Restored]:
         length = sum(description.nbytes for description in share)
         part = data if rank == _basics.rank() else np.empty(length, np.uint8)
         if _basics.size() > 1 and length > 0:
-            part = _basics.broadcast(part, rank, f"checkpoint.restore.{step}.{rank}")
+            part = _ops.broadcast(part, rank, f"checkpoint.restore.{step}.{rank}")
         at = 0
         for description in share:
             view = part[at : at + description.nbytes].view(numpy_dtype(description.dtype))
@@ -358,8 +358,8 @@ def _own_image(step: int) -> Tuple[List[Tuple[Description, int]], Dict[str, str]
 def _exchange_texts(text: str, name: str) -> List[Dict[str, Any]]:
     """The JSON texts of all ranks, decoded, in rank order."""
     data = np.frombuffer(text.encode(), np.uint8)
-    lengths = _basics.allgather(np.array([data.size], np.int64), f"{name}.length")
-    everything = _basics.allgather(data, f"{name}.text")
+    lengths = _ops.allgather(np.array([data.size], np.int64), f"{name}.length")
+    everything = _ops.allgather(data, f"{name}.text")
     ends = np.cumsum(lengths)
     return [json.loads(everything[end - length : end].tobytes()) for end, length in zip(ends, lengths)]
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Uni
 import numpy as np
 import tensorflow as tf
 
-from .. import _basics, _core, checkpoint
+from .. import _basics, _core, _ops, checkpoint
 from .collectives import broadcast_variables, tf_variable
 
 log = logging.getLogger("ringmaster")
@@ -125,7 +125,7 @@ class MetricAverage:
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         values = np.array([float(logs[name]) for name in names], np.float64)
-        for name, value in zip(names, _basics.allreduce(values, name=f"metrics.{','.join(names)}")):
+        for name, value in zip(names, _ops.allreduce(values, name=f"metrics.{','.join(names)}")):
             logs[name] = float(value)
 
 
@@ -434,7 +434,7 @@ class Checkpoint:
         if not checkpoint.available() or step % self.agree_every != 0:
             return False
         due = checkpoint.wanted() or 0 < self.every_seconds <= time.monotonic() - self._last_save
-        return bool(_basics.allreduce(np.array([due], np.uint8), name="checkpoint.due", op=_basics.Max)[0])
+        return bool(_ops.allreduce(np.array([due], np.uint8), name="checkpoint.due", op=_basics.Max)[0])
 
     def on_train_begin(self, logs: Logs = None) -> None:
         first = self.position is None
