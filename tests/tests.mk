@@ -47,7 +47,7 @@ TEST_LDFLAGS := $(filter-out -Wl$(comma)--gc-sections,$(ALL_LDFLAGS))
 $(UNIT_BIN) $(TSAN_BIN): $(BUILD)/tests/%: tests/%.c $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
 	@mkdir -p $(@D)
 	$(call say,link,$@)
-	$(Q)$(CC) $(TEST_CFLAGS) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(if $(findstring /unit/,$@),-lcriterion)
+	$(Q)$(CC) $(TEST_CFLAGS) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(LIBS_operator) $(if $(findstring /unit/,$@),-lcriterion)
 
 # With clang (VARIANT=fuzz) libFuzzer drives a target; otherwise tests/fuzz/driver.c runs it over the files it is given.
 FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(call obj,tests/fuzz/driver.c))

@@ -362,7 +362,8 @@ int control_new(struct loop *l, const struct control_options *options, control_c
     struct websocket_url url = { .port = 0 };
 
     if (local && address[strlen(SCHEME)] == '\0')
-        return error_set(e, ERROR_INVALID, "RINGMASTER_CONTROL: found \"%.100s\", expected unix:PATH, ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH", address);
+        return error_set(e, ERROR_INVALID, "RINGMASTER_CONTROL: found \"%.100s\", expected unix:PATH, ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH",
+                         address);
     if (!local && websocket_parse_url(address, &url, e) < 0)
         return error_wrap(e, "RINGMASTER_CONTROL");
     if (url.secure && (options->authority_file == NULL || options->authority_file[0] == '\0'))

@@ -545,7 +545,8 @@ static int make_parts(struct member *m, struct error *e)
     if (engine_new(m->loop, &engine, &engine_events, &m->engine, e) != 0 ||
         checkpoint_new(m->loop, &checkpoint, &checkpoint_events, &m->checkpoint, e) != 0)
         return -1;
-    struct attach_options attach = { .path = o->socket, .access = (enum attach_access)o->socket_access, .job = o->job, .engine = m->engine, .checkpoint = m->checkpoint };
+    struct attach_options attach = { .path = o->socket, .access = (enum attach_access)o->socket_access, .job = o->job,
+                                     .engine = m->engine, .checkpoint = m->checkpoint };
     return attach_new(m->loop, &attach, &attach_events, &m->attach, e);
 }
 

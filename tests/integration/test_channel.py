@@ -320,7 +320,7 @@ def test_another_user_may_use_the_socket_of_a_pod_alone(world, wait_for, access,
     group.launchers["chief-0"] = launcher
     if may:
         assert launcher.wait(20) == 0 and launcher.stdout.read() == b"12345\n"
-        assert any(message["members"][0]["state"] == "Done" for message in operator.messages)
+        wait_for(lambda: any(message["members"][0]["state"] == "Done" for message in operator.messages), what="the report of its end")
     else:
         time.sleep(1)
         assert launcher.poll() is None and not (operator.last or {}).get("formed")

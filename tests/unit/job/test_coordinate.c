@@ -87,3 +87,27 @@ Test(coordinate, out_of_memory_is_told_by_the_coordinator)
     coordinate_give_up(&r, pods, 2);
     cr_expect_str_eq(pods[0].reason, "Error");
 }
+
+Test(coordinate, the_straggler_is_who_takes_longest_by_itself)
+{
+    /* step_ms is the same for all who reduce together; what a rank waited for the others is not its own. */
+    static const struct { const char *name; int32_t percent; struct { double step_ms, wait_ms; } ranks[3]; int32_t straggler; double slowest_ms; } ROWS[] = {
+        { "rank 1 holds the others up", 25, { { 100, 500 }, { 100, 0 }, { 100, 600 } }, 1, 100 },
+        { "all alike", 25, { { 100, 10 }, { 100, 0 }, { 100, 20 } }, -1, 100 },
+        { "without a ring their own times differ", 25, { { 100, 0 }, { 100, 0 }, { 180, 0 } }, 2, 180 },
+        { "switched off", 0, { { 100, 500 }, { 100, 0 }, { 100, 600 } }, -1, 100 },
+        { "too little to tell", 25, { { 0.2, 0 }, { 0.1, 0 }, { 0.1, 0 } }, -1, 0.2 },
+        { "nothing is known", 25, { { 0, 0 }, { 0, 0 }, { 0, 0 } }, -1, 0 },
+        { "waits of many tensors at once", 25, { { 100, 5000 }, { 100, 0 }, { 100, 5000 } }, 1, 100 },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        struct member_report members[3] = { 0 };
+        struct coordinator_report r = { .members = members, .member_count = 3, .resume_step = 90 };
+        struct job_stragglers s;
+        for (int32_t k = 0; k < 3; k++)
+            members[k] = (struct member_report){ .rank = k, .step = 100, .step_ms = ROWS[i].ranks[k].step_ms, .wait_ms = ROWS[i].ranks[k].wait_ms };
+        coordinate_stragglers(&r, ROWS[i].percent, &s);
+        cr_expect(s.rank == ROWS[i].straggler && s.slowest_ms == ROWS[i].slowest_ms, "case %s: rank %d, %g ms", ROWS[i].name, (int)s.rank, s.slowest_ms);
+    }
+}

@@ -368,6 +368,21 @@ static const struct { const char *name; enum restart_policy policy; struct failu
     { "command not found", RESTART_EXIT_CODE, EXIT(127),
       "worker-1 exited with code 127 (command not found): check spec.replicaSpecs.Worker.template.spec.containers[0].command; restartPolicy "
       "ExitCode does not retry codes 1 to 127" },
+    { "a file that is no program", RESTART_EXIT_CODE,
+      { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 126, .reason = "Error",
+        .message = "exec /app/train: no program for this machine, and no #! line that names an interpreter" },
+      "worker-1 could not start (code 126): exec /app/train: no program for this machine, and no #! line that names an interpreter: check "
+      "spec.replicaSpecs.Worker.template.spec.containers[0].command; restartPolicy ExitCode does not retry codes 1 to 127" },
+    { "the launcher's log is all there is", RESTART_EXIT_CODE,
+      { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 127, .reason = "Error",
+        .message = "time=x level=error component=launch msg=\"command cannot be run\" error=\"exec train: not found in PATH (/bin)\" code=127" },
+      "worker-1 could not start (code 127): exec train: not found in PATH (/bin): check "
+      "spec.replicaSpecs.Worker.template.spec.containers[0].command; restartPolicy ExitCode does not retry codes 1 to 127" },
+    { "the container runtime says it", RESTART_NEVER,
+      { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 128, .reason = "StartError",
+        .message = "failed to create containerd task: runc create failed: exec: \"train\": executable file not found in $PATH: unknown" },
+      "worker-1 could not start (code 128): exec: \"train\": executable file not found in $PATH: unknown: see the log of worker-1; "
+      "restartPolicy is Never" },
     { "a traceback", RESTART_EXIT_CODE, EXIT(1),
       "worker-1 exited with code 1: see the log of worker-1; restartPolicy ExitCode does not retry codes 1 to 127" },
     { "a crash that is retried", RESTART_EXIT_CODE, { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 139, .signal = 11 },
