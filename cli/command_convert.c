@@ -94,6 +94,23 @@ static int take(struct conversions *c, const cJSON *object)
     return COMMAND_OK;
 }
 
+/* An MPIJob's ranks are started by mpirun in a launcher of its own: what becomes of that is for a person to say. */
+static int nothing_converted(const struct conversions *c)
+{
+    struct error e = ERROR_INIT;
+
+    if (c->other == NULL)
+        (void)error_set(&e, ERROR_INVALID, "%s has no object in it; expected a TFJob or a PyTorchJob", c->name);
+    else if (strcmp(c->other, "MPIJob") == 0)
+        (void)error_set(&e, ERROR_INVALID,
+                        "%s has an MPIJob, which is not converted; take what stands behind mpirun in its Launcher: ringmaster submit -np N "
+                        "--image IMAGE --dry-run -- COMMAND...",
+                        c->name);
+    else
+        (void)error_set(&e, ERROR_INVALID, "%s has no TFJob or PyTorchJob; its kind is %.60s", c->name, c->other);
+    return command_fail("convert", COMMAND_USAGE, &e);
+}
+
 static int convert(const struct convert_options *o)
 {
     auto_yaml struct yaml_doc *doc = NULL;
@@ -108,13 +125,8 @@ static int convert(const struct convert_options *o)
         if (code != COMMAND_OK)
             return code;
     }
-    if (c.converted == 0) {
-        if (c.other)
-            error_set(&e, ERROR_INVALID, "%s has no TFJob or PyTorchJob; its kind is %.60s", c.name, c.other);
-        else
-            error_set(&e, ERROR_INVALID, "%s has no object in it; expected a TFJob or a PyTorchJob", c.name);
-        return command_fail("convert", COMMAND_USAGE, &e);
-    }
+    if (c.converted == 0)
+        return nothing_converted(&c);
     if (o->output == CONVERT_JSON)
         command_print_json(list, false);
     else

@@ -183,3 +183,9 @@ def test_one_manifest(ringmaster, write_job, command):
     assert "one manifest at a time" in ringmaster(command, job, job).stderr
     assert ringmaster("render", job, "-o", "json").stdout == ringmaster("render", "-f", job, "-o", "json").stdout
     assert json.loads(ringmaster("render", job, "-o", "json").stdout)["kind"] == "List"
+
+
+def test_an_mpijob_is_told_what_to_do(ringmaster, tmp_path):
+    (tmp_path / "mpi.yaml").write_text("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: x}\nspec: {}\n")
+    refused = ringmaster("convert", "-f", "mpi.yaml")
+    assert refused.returncode == 2 and refused.stdout == "" and "ringmaster submit -np N" in refused.stderr
