@@ -77,12 +77,12 @@ static bool candidate_of(const struct pass *p, const struct slot *s, struct cand
     if (s->was_done || pod_is_recorded(p->before, pod) || (pod->phase == POD_SUCCEEDED && !pod->deleting))
         return false;
     if (pod->deleting) { /* somebody else asked for it: what its process says on the way out means nothing */
-        c.reason = "PodDeleted";
+        c.reason = pod->node_lost ? "NodeLost" : "PodDeleted";
         struct failure_event e = { .role = c.role, .reason = pod->reason };
         if (pod->reason[0] != '\0' && restart_classify(&e) == FAILURE_INFRASTRUCTURE)
             c.reason = pod->reason;
-        *ret = c;
-        return were_all_there && pod->phase != POD_SUCCEEDED;
+        *ret = c; /* one that never goes by itself is not waited for, however early it was lost */
+        return (were_all_there || pod->node_lost) && pod->phase != POD_SUCCEEDED;
     }
     if (pod->phase == POD_FAILED) {
         c.reason = or_reason(pod->reason, pod->has_exit ? "Error" : "PodLost");

@@ -349,6 +349,25 @@ Test(failures, a_lost_node_is_left_waited_for_or_forced_as_the_user_says)
     world_free(w);
 }
 
+Test(failures, a_node_that_is_lost_with_its_pods_on_their_way_out_is_lost_before_the_first_start_too)
+{
+    struct training_job *job = fixture_job(1, 0, 2, 0, 0);
+    job->spec.failure.force_delete_after_s = optional(1);
+    struct world *w = world_new(job);
+
+    (void)world_settle(w);
+    cr_expect(w->pod_count == 3 && w->status->attempt == 1 && !is_true(w, CONDITION_PODS_READY));
+    world_pod(w, ROLE_WORKER, 1)->node_lost = true; /* nobody led when the taint manager gave up on it */
+    world_pod(w, ROLE_WORKER, 1)->deleting = true;
+    (void)world_settle(w);
+    cr_expect(w->status->attempt == 2, "what may still run there has to be fenced off");
+    cr_expect_str_eq(last_failure(w)->reason, "NodeLost");
+    w->now_ms += 1000;
+    (void)world_settle(w);
+    cr_expect(w->pod_count == 3 && world_pod(w, ROLE_WORKER, 1) != NULL && !world_pod(w, ROLE_WORKER, 1)->deleting);
+    world_free(w);
+}
+
 Test(failures, force_waits_for_its_time)
 {
     struct training_job *job = fixture_job(1, 0, 2, 0, 0);
