@@ -12,6 +12,7 @@ Prints what it did; exit code 0 when all of that held. The figures are in build/
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from cluster import Cluster  # noqa: E402
-from conftest import Kube, wait_until  # noqa: E402
+from conftest import Kube, namespace  # noqa: E402
 from faults import Training, leader, operator_process  # noqa: E402
 from installation import Installation  # noqa: E402
 
@@ -178,6 +179,37 @@ class Chaos:
         training.remove()
 
 
+@contextlib.contextmanager
+def peace_afterwards(cluster):
+    """The operator installed and a namespace, for as long as there is chaos; what was there before is there again."""
+    installation, kube = Installation(cluster), Kube(cluster)
+    was_there = installation.is_there()
+    try:
+        installation.add()
+        kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found")
+        with namespace(cluster, NAMESPACE):
+            yield
+    finally:
+        kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
+        if not was_there:
+            installation.remove()
+        if not os.environ.get("CLUSTER_KEEP"):
+            cluster.down()
+
+
+@contextlib.contextmanager
+def quiet_afterwards(chaos):
+    """However it ends: nobody watches on, and no node stays away."""
+    try:
+        yield
+    finally:
+        for thread in threading.enumerate():
+            if hasattr(thread, "training"):
+                thread.over.set()
+        if chaos.lost is not None:
+            chaos.node_back(None)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30)
@@ -187,33 +219,14 @@ def main():
 
     cluster = Cluster(pathlib.Path(os.environ.get("CLUSTER_STATE", ROOT / "build" / "cluster")).resolve(), 0)
     cluster.up()
-    installation = Installation(cluster)
-    was_there = installation.is_there()
-    installation.add()
-    kube = Kube(cluster)
-    kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found")
-    kube.run("create", "namespace", NAMESPACE)
-    wait_until("the namespace has its service account", lambda: Kube(cluster, NAMESPACE).get("serviceaccount", "default"))
-
     chaos, number = Chaos(cluster, arguments.seed), 0
-    until = time.monotonic() + arguments.minutes * 60
-    say(f"chaos for {arguments.minutes:g} minutes, seed {arguments.seed}")
-    try:
+    with peace_afterwards(cluster), quiet_afterwards(chaos):
+        until = time.monotonic() + arguments.minutes * 60
+        say(f"chaos for {arguments.minutes:g} minutes, seed {arguments.seed}")
         while time.monotonic() < until:
             number += 1
             say(f"wave {number}")
             chaos.wave(number, arguments.jobs)
-    finally:
-        for thread in threading.enumerate():
-            if hasattr(thread, "training"):
-                thread.over.set()
-        if chaos.lost is not None:
-            chaos.node_back(None)
-    kube.run("delete", "namespace", NAMESPACE)
-    if not was_there:
-        installation.remove()
-    if not os.environ.get("CLUSTER_KEEP"):
-        cluster.down()
 
     faults = sum(chaos.happened.values())
     figures = {"seed": arguments.seed, "minutes": arguments.minutes, "waves": number, "jobs": chaos.jobs_done, "faults": faults,

@@ -212,8 +212,10 @@ def namespace(cluster, name):
     kube = Kube(cluster)
     kube.run("create", "namespace", name)
     wait_until("the namespace has its service account", lambda: Kube(cluster, name).get("serviceaccount", "default"))
-    yield Kube(cluster, name)
-    kube.run("delete", "namespace", name, "--wait=false")
+    try:
+        yield Kube(cluster, name)
+    finally:
+        kube.run("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture
