@@ -301,6 +301,7 @@ def cluster(settings):
         raise BuildError(f"the test cluster's programs\n{tail((LOGS / 'cluster-binaries.log').read_text(errors='replace'))}")
     result = LOGS / "cluster.xml"
     result.unlink(missing_ok=True)
+    was_up = (ROOT / "build/cluster/processes/kube-apiserver").exists()
     env = environment(PYTHONDONTWRITEBYTECODE="1")
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--durations=25", f"--junitxml={result}", "tests/cluster"]
     if settings.only:
@@ -309,7 +310,7 @@ def cluster(settings):
     cases = junit_cases(result)
     if not cases or (code != 0 and not any(c.failed for c in cases)):
         cases.append(Case("pytest", failed=1, detail=f"exit code {code}\n{tail(output)}"))
-    if code != 0 and not os.environ.get("CLUSTER_KEEP"):
+    if code != 0 and not was_up and not os.environ.get("CLUSTER_KEEP"):
         run([*CLUSTER, "down"], LOGS / "cluster-down.log", 120, env)
     for line in re.findall(r"^  .* p50 .*$", output, re.M):
         print(line)

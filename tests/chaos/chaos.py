@@ -180,7 +180,7 @@ class Chaos:
 
 
 @contextlib.contextmanager
-def peace_afterwards(cluster):
+def peace_afterwards(cluster, keep):
     """The operator installed and a namespace, for as long as there is chaos; what was there before is there again."""
     installation, kube = Installation(cluster), Kube(cluster)
     was_there = installation.is_there()
@@ -193,7 +193,7 @@ def peace_afterwards(cluster):
         kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
         if not was_there:
             installation.remove()
-        if not os.environ.get("CLUSTER_KEEP"):
+        if not keep:
             cluster.down()
 
 
@@ -218,9 +218,10 @@ def main():
     arguments = parser.parse_args()
 
     cluster = Cluster(pathlib.Path(os.environ.get("CLUSTER_STATE", ROOT / "build" / "cluster")).resolve(), 0)
+    keep = bool(os.environ.get("CLUSTER_KEEP")) or cluster.is_up()
     cluster.up()
     chaos, number = Chaos(cluster, arguments.seed), 0
-    with peace_afterwards(cluster), quiet_afterwards(chaos):
+    with peace_afterwards(cluster, keep), quiet_afterwards(chaos):
         until = time.monotonic() + arguments.minutes * 60
         say(f"chaos for {arguments.minutes:g} minutes, seed {arguments.seed}")
         while time.monotonic() < until:

@@ -1,5 +1,6 @@
 """The programs of the test cluster, built from the Go module proxy once and cached outside the tree."""
 
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -63,8 +64,16 @@ def ensure() -> pathlib.Path:
     directory = cache_root() / "bin" / _version_key()
     if (directory / ".complete").exists():
         return directory
-    go = _go()
     directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / ".lock", "w") as lock:  # another one may be building them
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / ".complete").exists():
+            _build(directory)
+    return directory
+
+
+def _build(directory: pathlib.Path) -> None:
+    go = _go()
     environment = {**os.environ, "GOBIN": str(directory), "CGO_ENABLED": "0", "GOFLAGS": "-trimpath"}
     major, minor = KUBERNETES[1:].split(".")[:2]
     version = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES} " \
@@ -83,4 +92,3 @@ def ensure() -> pathlib.Path:
         if not link.is_symlink():
             link.symlink_to("kubernetes")
     (directory / ".complete").touch()
-    return directory

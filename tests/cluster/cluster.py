@@ -68,6 +68,9 @@ class Cluster:
         pathlib.Path(f"{archive}.new").rename(archive)
         return archive
 
+    def is_up(self) -> bool:
+        return self.processes.pid("kube-apiserver") is not None
+
     def up(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("nodes need namespaces and cgroups of their own: run as root")

@@ -1,6 +1,6 @@
 """What the tests on the real cluster share: the cluster itself, an operator as a process of the host, a namespace a test.
 
-CLUSTER_KEEP=1 leaves the cluster up at the end. VARIANT=asan takes the programs of build/asan.
+A cluster that was up before stays up; CLUSTER_KEEP=1 leaves one that the tests started, too. VARIANT=asan takes the programs of build/asan.
 """
 
 import contextlib
@@ -161,6 +161,7 @@ class Operator:
 def cluster():
     state = pathlib.Path(os.environ.get("CLUSTER_STATE", ROOT / "build" / "cluster")).resolve()
     made = Cluster(state, 3)
+    keep = bool(os.environ.get("CLUSTER_KEEP")) or made.is_up()
     made.up()
     for node in made.nodes():
         node.add_image(image.build(state))
@@ -170,7 +171,7 @@ def cluster():
     established = ("wait", "--for=condition=Established", "crd/trainingjobs.ringmaster.dev", "--timeout=30s")
     wait_until("the CRD is established", lambda: kube.run(*established, check=False).returncode == 0, 30)
     yield made
-    if not os.environ.get("CLUSTER_KEEP"):
+    if not keep:
         made.down()
 
 
