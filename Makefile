@@ -193,6 +193,23 @@ bench: $(addprefix bench-,$(BENCHES)) ## run every benchmark (bench-NAME: one); 
 $(addprefix bench-,$(BENCHES)): bench-%: all test-programs
 	$(PYTHON) bench/bench_$*.py $(TOP)/bench/$*.json
 
+# What the all-reduce is held against: loops of our own around OpenMPI and Gloo, and one around our ring.
+APT_ALLREDUCE := openmpi-bin libopenmpi-dev libgloo-dev
+bench-allreduce: $(TOP)/bench/ring $(TOP)/bench/openmpi $(TOP)/bench/gloo
+$(TOP)/.deps-apt-allreduce: Makefile
+	tools/install-packages.sh $(APT_ALLREDUCE)
+	@touch $@
+$(TOP)/bench/openmpi: bench/allreduce/openmpi.c bench/allreduce/figures.h | $(TOP)/.deps-apt-allreduce
+	@mkdir -p $(@D)
+	$(Q)mpicc -O2 -o $@ $<
+$(TOP)/bench/gloo: bench/allreduce/gloo.cc bench/allreduce/figures.h | $(TOP)/.deps-apt-allreduce
+	@mkdir -p $(@D)
+	$(Q)g++ -O2 -o $@ $< -lgloo -lpthread
+$(TOP)/bench/ring: bench/allreduce/ring.c bench/allreduce/figures.h $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base)
+	@mkdir -p $(@D)
+	$(call say,link,$@)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(LIBS)
+
 # ---- installing -------------------------------------------------------------------------------------------------------
 INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch ringmaster-operator
 MAN1 := $(wildcard docs/man/*.1)

@@ -44,6 +44,8 @@ struct loop {
     struct loop_source *wake_source, *signal_source;
     loop_signal_fn *signal_fn;
     void *signal_ctx;
+    loop_idle_fn *idle_fn;
+    void *idle_ctx;
 
     pthread_mutex_t post_lock;
     struct posted *post_first, **post_last; /* under post_lock */
@@ -346,13 +348,32 @@ static int wait_ms(const struct loop *l)
     return left < 3600000 ? (int)left : 3600000;
 }
 
+void loop_on_idle(struct loop *l, loop_idle_fn *fn, void *ctx)
+{
+    l->idle_fn = fn;
+    l->idle_ctx = ctx;
+}
+
+/* Waits for events: for a while by looking again and again, where that is wanted. */
+static int wait_for_events(struct loop *l, struct epoll_event *events)
+{
+    while (l->idle_fn != NULL && !l->stop) {
+        int n = epoll_wait(l->epoll_fd, events, EVENTS_PER_TURN, 0);
+        if (n != 0 || wait_ms(l) == 0)
+            return n;
+        if (!l->idle_fn(l->idle_ctx))
+            break;
+    }
+    return epoll_wait(l->epoll_fd, events, EVENTS_PER_TURN, wait_ms(l));
+}
+
 int loop_run(struct loop *l, struct error *e)
 {
     struct epoll_event events[EVENTS_PER_TURN];
 
     l->stop = false;
     while (!l->stop) {
-        int n = epoll_wait(l->epoll_fd, events, EVENTS_PER_TURN, wait_ms(l));
+        int n = wait_for_events(l, events);
         if (n < 0 && errno != EINTR)
             return error_errno(e, "wait for events");
         l->now_ms = clock_mono_ms();

@@ -45,6 +45,11 @@ void loop_timer_free(struct loop_timer *t); /* NULL is fine */
 /* Blocks the signals in the whole process (call before starting threads) and has them delivered as calls on the loop. */
 MUST_CHECK int loop_signals(struct loop *l, const int *signals, size_t count, loop_signal_fn *fn, void *ctx, struct error *e);
 
+/* Asked each time when nothing is left to do and the loop would sleep: true means that it shall look again at once instead. For
+ * those who wait for something that comes in less time than waking up takes. NULL: never. */
+typedef bool loop_idle_fn(void *ctx);
+void loop_on_idle(struct loop *l, loop_idle_fn *fn, void *ctx);
+
 /* Runs fn(ctx) on the loop's thread, in the order posted. From any thread. ctx must stay valid until then. */
 void loop_post(struct loop *l, loop_post_fn *fn, void *ctx);
 

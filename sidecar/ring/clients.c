@@ -109,7 +109,7 @@ void request_end(struct engine *g, struct request *q, enum shm_status status, co
     (void)namemap_remove(&g->by_name, name_key(q->r.set, q->r.name, key));
 
     if (q->client == NULL) {
-        selftest_ended(g, q, status, out_count);
+        q->done(g, q, status, text != NULL ? text : "", out_count);
     } else {
         struct shm_reply reply = { .id = q->r.id, .status = status, .out_offset = out_offset, .out_count = out_count,
                                    .size = status == SHM_OK ? (uint32_t)q->members : 0 };
@@ -233,26 +233,43 @@ static bool take_requests(struct engine *g, struct client *c)
     }
 }
 
+/* While the thread is awake the client need not ring: the queues are looked at all the time (on_idle in engine.c). */
 static void look_at_queues(struct client *c)
 {
     struct engine *g = c->engine;
     struct shm_header *h = shared(c);
-    bool all;
 
     if (c->broken)
         return;
     push_backlog(c);
     atomic_store_explicit(&h->sq_waiting, 0, memory_order_relaxed);
-    do {
-        all = take_requests(g, c);
-        if (!all || c->broken)
-            break;
-        /* Going to sleep: say so, then look once more. */
-        atomic_store(&h->sq_waiting, 1);
-    } while (atomic_load(&h->sq_tail) != c->sq_head);
-    if ((!all || c->backlog_count > 0) && !loop_timer_armed(c->again))
+    bool all = take_requests(g, c);
+    if (!c->broken && (!all || c->backlog_count > 0) && !loop_timer_armed(c->again))
         loop_timer_at(c->again, clock_mono_ms() + AGAIN_MS);
     execute_flush(g);
+}
+
+bool clients_look(struct engine *g)
+{
+    bool some = false;
+
+    for (struct client *c = g->clients; c != NULL; c = c->next) {
+        if (c->broken || loop_timer_armed(c->again) || atomic_load_explicit(&shared(c)->sq_tail, memory_order_relaxed) == c->sq_head)
+            continue;
+        look_at_queues(c);
+        some = true;
+    }
+    return some;
+}
+
+/* Says to all clients that they have to ring, then looks once more. False: requests came meanwhile. */
+bool clients_sleep(struct engine *g)
+{
+    for (struct client *c = g->clients; c != NULL; c = c->next) {
+        if (!c->broken)
+            atomic_store(&shared(c)->sq_waiting, 1);
+    }
+    return !clients_look(g);
 }
 
 static void on_doorbell(void *ctx, int fd, unsigned events)

@@ -18,6 +18,8 @@
 
 /* Which algorithm; the same on all members. Results do not depend on it. */
 enum collective_algorithm { ALGORITHM_RING, ALGORITHM_DIRECT, ALGORITHM_FLAT };
+/* The one for an operation whose data (all-gather: of all members) have `bytes`. The same on all ranks: it knows nothing else. */
+enum collective_algorithm collective_choose(enum shm_op op, uint64_t bytes, int32_t size);
 
 /* What the collective is to do. Pointers are borrowed until it is done or dropped. Offsets are in elements. */
 struct collective_plan {

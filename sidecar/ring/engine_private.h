@@ -49,9 +49,12 @@ struct client {
     struct engine *engine;
 };
 
+struct request;
+typedef void request_done_fn(struct engine *g, struct request *q, enum shm_status status, const char *text, uint64_t out_count);
+
 /* A tensor of this rank that was submitted and is not answered. */
 struct request {
-    struct client *client;          /* NULL: the engine's own, see selftest.c */
+    struct client *client;          /* NULL: the engine's own, `done` is told */
     struct shm_request r;
     struct signature sig;
     const uint8_t *in;
@@ -62,6 +65,8 @@ struct request {
     enum shm_status verdict;
     int32_t members, set_size;      /* ranks that take part, and of the set; 0: not told to start yet */
     bool announced;
+    request_done_fn *done;          /* its own: told when it has ended */
+    void *done_ctx;
     int64_t submitted_ns, go_ns;    /* go_ns 0: not told to start yet */
     struct request *next, **link;   /* engine.requests, in the order submitted */
 };
@@ -150,6 +155,8 @@ struct engine {
     struct running running;
     struct collective *collective;
     struct loop_timer *again;       /* the collective has more to do, after the others' turn */
+    int64_t spin_until_ns;          /* until then the thread looks again and again in place of sleeping */
+    int64_t spin_ns;
     uint8_t *work;                  /* packed or out-of-place data */
     size_t work_bytes;
     double *waited_for;             /* by rank of the group, ms */
@@ -158,6 +165,7 @@ struct engine {
 /* engine.c */
 void engine_notify(struct engine *g, const struct notice *n);
 void engine_count(struct engine *g, uint64_t operations, uint64_t bytes, double busbw_bytes, double busbw_seconds);
+void engine_stay_awake(struct engine *g); /* something is under way whose next part may come soon */
 void engine_count_wait(struct engine *g, double wait_ms, int32_t last_rank);
 
 /* clients.c */
@@ -171,6 +179,8 @@ void request_end(struct engine *g, struct request *q, enum shm_status status, co
 void request_add(struct engine *g, struct request *q);
 /* Ends all requests of clients whose fence is at most this one, and the engine's own. */
 void requests_fail(struct engine *g, uint64_t fence, enum shm_status status, const char *text);
+bool clients_look(struct engine *g);  /* takes what lies in their queues; false: nothing does */
+bool clients_sleep(struct engine *g); /* tells them to ring from now on; false: not to be, something came meanwhile */
 
 /* group.c */
 void group_form(struct engine *g, const struct ring_plan *plan);
@@ -204,6 +214,5 @@ void execute_drop(struct engine *g);  /* forgets the queue and the running colle
 /* selftest.c */
 struct selftest *selftest_new(struct engine *g);     /* submits its requests */
 void selftest_free(struct selftest *t);
-void selftest_ended(struct engine *g, struct request *q, enum shm_status status, uint64_t out_count);
 
 #endif

@@ -108,10 +108,13 @@ static void start(struct engine *g)
         group_lost(g, p->rank, why);
         return;
     }
-    if (plan.size == 1)
+    if (plan.size == 1) {
         finish(g);
-    else
-        collective_start(g->collective, &plan, p->mesh);
+        return;
+    }
+    uint64_t elements = plan.block_offset[plan.op == SHM_OP_BROADCAST ? 1 : plan.size];
+    plan.algorithm = collective_choose(plan.op, elements * shm_dtype_size(plan.dtype), plan.size);
+    collective_start(g->collective, &plan, p->mesh);
 }
 
 /* True: it is done. */
@@ -138,6 +141,7 @@ static bool pump(struct engine *g)
 
 void execute_advance(struct engine *g)
 {
+    engine_stay_awake(g);
     while (group_is_alive(g)) {
         order_flush(g);
         if (!group_is_alive(g))

@@ -36,38 +36,6 @@ static int32_t row(int32_t rank, uint64_t i)
     return rank * 1000 + (int32_t)i;
 }
 
-static void submit(struct engine *g, const struct shm_request *r, const char *name, const void *in, void *out,
-                   uint64_t out_capacity)
-{
-    struct request *q = xcalloc(1, sizeof *q);
-
-    q->r = *r;
-    (void)snprintf(q->r.name, sizeof q->r.name, "%s", name);
-    q->in = in;
-    q->out = out;
-    q->out_capacity = out_capacity;
-    request_add(g, q);
-    execute_announce(g, q);
-}
-
-struct selftest *selftest_new(struct engine *g)
-{
-    struct selftest *t = xcalloc(1, sizeof *t);
-    struct shm_request sum = { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = SUM_ELEMENTS,
-                               .prescale = 1.0, .postscale = 1.0 };
-    struct shm_request gather = { .op = SHM_OP_ALLGATHER, .dtype = SHM_I32, .count = rows_of(g->group->rank), .row_elements = 1 };
-
-    for (size_t i = 0; i < SUM_ELEMENTS; i++)
-        t->in[i] = weight(i) * (float)(g->group->rank + 1);
-    for (uint64_t i = 0; i < rows_of(g->group->rank); i++)
-        t->rows[i] = row(g->group->rank, i);
-    t->gathered = xcalloc((size_t)g->group->size * ROWS_MAX, sizeof *t->gathered);
-    t->left = 2;
-    submit(g, &sum, sum_name, t->in, t->sum, SUM_ELEMENTS);
-    submit(g, &gather, gather_name, t->rows, t->gathered, (uint64_t)g->group->size * ROWS_MAX);
-    return t;
-}
-
 void selftest_free(struct selftest *t)
 {
     if (t == NULL)
@@ -99,8 +67,9 @@ static bool gather_is_right(const struct selftest *t, int32_t size, uint64_t cou
     return at == count;
 }
 
-void selftest_ended(struct engine *g, struct request *q, enum shm_status status, uint64_t out_count)
+static void ended(struct engine *g, struct request *q, enum shm_status status, const char *text, uint64_t out_count)
 {
+    (void)text;
     struct selftest *t = g->group != NULL ? g->group->selftest : NULL;
 
     if (t == NULL || g->group->state != GROUP_TESTING)
@@ -113,4 +82,37 @@ void selftest_ended(struct engine *g, struct request *q, enum shm_status status,
     }
     if (--t->left == 0)
         group_tested(g, !t->failed);
+}
+
+static void submit(struct engine *g, const struct shm_request *r, const char *name, const void *in, void *out,
+                   uint64_t out_capacity)
+{
+    struct request *q = xcalloc(1, sizeof *q);
+
+    q->r = *r;
+    (void)snprintf(q->r.name, sizeof q->r.name, "%s", name);
+    q->in = in;
+    q->out = out;
+    q->out_capacity = out_capacity;
+    q->done = ended;
+    request_add(g, q);
+    execute_announce(g, q);
+}
+
+struct selftest *selftest_new(struct engine *g)
+{
+    struct selftest *t = xcalloc(1, sizeof *t);
+    struct shm_request sum = { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = SUM_ELEMENTS,
+                               .prescale = 1.0, .postscale = 1.0 };
+    struct shm_request gather = { .op = SHM_OP_ALLGATHER, .dtype = SHM_I32, .count = rows_of(g->group->rank), .row_elements = 1 };
+
+    for (size_t i = 0; i < SUM_ELEMENTS; i++)
+        t->in[i] = weight(i) * (float)(g->group->rank + 1);
+    for (uint64_t i = 0; i < rows_of(g->group->rank); i++)
+        t->rows[i] = row(g->group->rank, i);
+    t->gathered = xcalloc((size_t)g->group->size * ROWS_MAX, sizeof *t->gathered);
+    t->left = 2;
+    submit(g, &sum, sum_name, t->in, t->sum, SUM_ELEMENTS);
+    submit(g, &gather, gather_name, t->rows, t->gathered, (uint64_t)g->group->size * ROWS_MAX);
+    return t;
 }
