@@ -164,7 +164,8 @@ static int make_member(struct server *s, struct error *e)
         .socket_access = o->socket_access,
         .checkpoint_volume = o->checkpoint_dir, .checkpoint_memory = o->shm_dir, .checkpoint_keep = (int32_t)o->checkpoint_keep,
         .arena_bytes = o->arena_bytes, .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
-        .chunk_bytes = (int32_t)o->chunk_bytes,
+        .chunk_bytes = (int32_t)o->chunk_bytes, .stall_warning_ms = o->stall_warning_ms, .stall_shutdown_ms = o->stall_shutdown_ms,
+        .elastic = o->policy_job->spec.elastic,
     };
 
     return member_new(s->loop, &options, &s->member, e);

@@ -82,6 +82,7 @@ struct job_spec {
     bool frameworks[FRAMEWORK_COUNT];
     enum success_policy success_policy;
     bool enable_dynamic_worker;
+    bool elastic; /* has an elasticPolicy: after a loss processes that can may stay, see docs/internals/clients.md */
 
     enum clean_pod_policy clean_pod_policy;
     struct optional_int ttl_after_finished_s, active_deadline_s;

@@ -110,6 +110,8 @@ char *restart_policy_encode(const struct training_job *job)
     json_put_text(o, "oomPolicy", OOM_ACTIONS[failure->oom_action]);
     json_put_text(o, "successPolicy", SUCCESS_POLICIES[job->spec.success_policy]);
     json_put_bool(o, "enableDynamicWorker", job->spec.enable_dynamic_worker);
+    if (job->spec.elastic)
+        json_put_bool(o, "elastic", true);
     json_put_text(o, "containerName", job->spec.tf_config.container);
     for (enum job_role r = 0; r < ROLE_COUNT; r++) {
         if (job->spec.roles[r].present)
@@ -289,6 +291,7 @@ static int read_limits(const cJSON *o, struct job_spec *spec, struct error *e)
     failure->oom_action = (enum oom_action)oom;
     spec->success_policy = (enum success_policy)success;
     spec->enable_dynamic_worker = json_bool(o, "enableDynamicWorker", false);
+    spec->elastic = json_bool(o, "elastic", false);
     spec->tf_config.container = xstrdup(json_text(o, "containerName", NULL));
     return 0;
 }

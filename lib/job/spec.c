@@ -232,6 +232,7 @@ void spec_read(const cJSON *tree, struct job_spec *spec)
     if (spec->managed_by == NULL)
         spec->managed_by = xstrdup(JOB_MANAGED_BY);
     read_frameworks(json_at(tree, "frameworks"), spec->frameworks);
+    spec->elastic = cJSON_IsObject(json_at(tree, "elasticPolicy"));
     read_rules(json_at(tree, "failurePolicy.rules"), &spec->failure);
     spec->coordinator.set = role_parse(json_text(tree, "coordinator.role", ""), &spec->coordinator.role);
     cJSON_ArrayForEach(item, spec_roles(tree)) {

@@ -83,8 +83,8 @@ struct local_leave { int32_t exit_code; uint32_t reserved; };               /* -
 struct local_client_hello {
     uint32_t magic, version;
     uint32_t pid;
-    uint32_t reserved;
-    uint64_t fence;          /* RINGMASTER_FENCE of its environment; another than the current one is refused */
+    uint32_t next_round;     /* 1: `fence` is a round that was lost; READY comes with the one after it (elastic jobs) */
+    uint64_t fence;          /* of its environment, or of its last READY; another than the current one is refused */
     char framework[32];      /* "tensorflow 2.21.0"; for reports */
 };
 

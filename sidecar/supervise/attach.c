@@ -19,7 +19,7 @@
 #define FLUSH_MAX_MS 3600000
 #define ENVIRONMENT_MAX 65536
 
-enum guest_kind { GUEST_UNKNOWN /* no HELLO yet */, GUEST_LAUNCHER, GUEST_CLIENT };
+enum guest_kind { GUEST_UNKNOWN /* no HELLO yet */, GUEST_LAUNCHER, GUEST_CLIENT, GUEST_PARKED /* waits for a round */ };
 
 struct guest {
     struct attach *attach;
@@ -30,6 +30,7 @@ struct guest {
     int64_t flush_until_ms; /* 0: no flush is waited for */
     bool wants_restore;     /* the image is still being looked at */
     uint64_t wants_slots;   /* bytes; the slots are still being made */
+    char framework[33];     /* client */
     struct guest *next;
 };
 
@@ -48,6 +49,7 @@ struct attach {
     uint64_t fence;
     uint32_t rank, size;
     int64_t resume_step;
+    bool admits;            /* the session's process runs: who waited for the round may enter */
 };
 
 /* ---- sending ---- */
@@ -155,6 +157,19 @@ static void on_flush(struct guest *g, const struct local_flush *flush)
     flush_look(g->attach);
 }
 
+static void on_timeline(struct guest *g, const struct local_timeline *t)
+{
+    struct attach *a = g->attach;
+    struct error e = ERROR_INIT;
+    char path[sizeof t->path + 1];
+
+    (void)snprintf(path, sizeof path, "%.*s", (int)strnlen(t->path, sizeof t->path), t->path);
+    if (a->events.timeline == NULL)
+        refuse(g, LOCAL_TIMELINE, "this sidecar records no time line");
+    else if (!a->events.timeline(a->events.ctx, t->on != 0, path, t->mark_cycles != 0, &e))
+        refuse(g, LOCAL_TIMELINE, e.text);
+}
+
 static void on_report(struct guest *g, const struct ipc_message *m)
 {
     struct attach *a = g->attach;
@@ -205,18 +220,86 @@ static int launcher_hello(struct guest *g, const struct ipc_message *m, struct e
     return 0;
 }
 
+/* Makes a guest a client of the current session. */
+static void enter(struct guest *g)
+{
+    struct attach *a = g->attach;
+    struct local_client_ready ready = { .fence = a->fence, .rank = a->rank, .size = a->size, .local_rank = 0, .local_size = 1,
+                                        .resume_step = a->resume_step };
+    struct error why = ERROR_INIT;
+    int fds[3];
+
+    if (engine_attach(a->options.engine, a->fence, &g->engine_client, fds, &ready.shm_bytes, &why) != 0) {
+        log_warn_from("client not attached", &why, KVI("pid", ipc_peer_pid(g->ipc)));
+        refuse(g, LOCAL_CLIENT_HELLO, why.text);
+        return;
+    }
+    g->kind = GUEST_CLIENT;
+    g->fence = a->fence;
+    (void)snprintf(ready.job, sizeof ready.job, "%s", a->options.job);
+    say(g, LOCAL_CLIENT_READY, &ready, sizeof ready, fds, 3);
+    a->clients++;
+    a->events.clients(a->events.ctx, a->clients, g->framework);
+}
+
+static bool somebody_is_parked(const struct attach *a)
+{
+    for (const struct guest *g = a->guests; g != NULL; g = g->next) {
+        if (g->kind == GUEST_PARKED)
+            return true;
+    }
+    return false;
+}
+
+static void tell_parked(struct attach *a, bool waits)
+{
+    if (a->events.parked != NULL)
+        a->events.parked(a->events.ctx, waits);
+}
+
+/* Its round was lost, and it has stayed: it enters the next one, now or when it begins. */
+static void wait_for_round(struct guest *g, uint64_t lost)
+{
+    struct attach *a = g->attach;
+
+    g->fence = lost;
+    if (a->fence > lost && a->admits) {
+        enter(g);
+        return;
+    }
+    bool first = !somebody_is_parked(a);
+    g->kind = GUEST_PARKED;
+    if (first)
+        tell_parked(a, true);
+}
+
+void attach_admit(struct attach *a)
+{
+    a->admits = true;
+    for (struct guest *g = a->guests; g != NULL; g = g->next) {
+        if (g->kind == GUEST_PARKED)
+            enter(g);
+    }
+}
+
 static int client_hello(struct guest *g, const struct ipc_message *m, struct error *e)
 {
     struct attach *a = g->attach;
     struct local_client_hello h;
-    struct local_client_ready ready = { .fence = a->fence, .rank = a->rank, .size = a->size, .local_rank = 0, .local_size = 1,
-                                        .resume_step = a->resume_step };
-    int fds[3];
-    char framework[sizeof h.framework + 1], text[256];
+    char text[256];
 
     memcpy(&h, m->bytes, sizeof h);
     if (check_hello(h.magic, h.version, e) != 0)
         return -1;
+    (void)snprintf(g->framework, sizeof g->framework, "%.*s", (int)strnlen(h.framework, sizeof h.framework), h.framework);
+    if (h.next_round != 0 && a->options.elastic && a->options.engine != NULL) {
+        wait_for_round(g, h.fence);
+        return 0;
+    }
+    if (h.next_round != 0) {
+        refuse(g, LOCAL_CLIENT_HELLO, "the job has no elasticPolicy: after a loss its processes have to end, and are started again");
+        return 0;
+    }
     if (h.fence != a->fence || a->fence == 0 || a->options.engine == NULL) {
         char theirs[PEER_FENCE_TEXT_MAX], ours[PEER_FENCE_TEXT_MAX];
         (void)snprintf(text, sizeof text, "this process belongs to %s, the job is at %s: it has to end", peer_fence_text(h.fence, theirs),
@@ -224,19 +307,7 @@ static int client_hello(struct guest *g, const struct ipc_message *m, struct err
         refuse(g, LOCAL_CLIENT_HELLO, text);
         return 0; /* it may read the answer, then it closes */
     }
-    struct error why = ERROR_INIT;
-    if (engine_attach(a->options.engine, h.fence, &g->engine_client, fds, &ready.shm_bytes, &why) != 0) {
-        log_warn_from("client not attached", &why, KVI("pid", ipc_peer_pid(g->ipc)));
-        refuse(g, LOCAL_CLIENT_HELLO, why.text);
-        return 0;
-    }
-    g->kind = GUEST_CLIENT;
-    g->fence = h.fence;
-    (void)snprintf(ready.job, sizeof ready.job, "%s", a->options.job);
-    say(g, LOCAL_CLIENT_READY, &ready, sizeof ready, fds, 3);
-    (void)snprintf(framework, sizeof framework, "%.*s", (int)strnlen(h.framework, sizeof h.framework), h.framework);
-    a->clients++;
-    a->events.clients(a->events.ctx, a->clients, framework);
+    enter(g);
     return 0;
 }
 
@@ -266,6 +337,7 @@ static size_t least_size(enum guest_kind kind, uint16_t type)
         { LOCAL_RESTORE, GUEST_CLIENT, 0 },
         { LOCAL_FLUSH, GUEST_CLIENT, sizeof(struct local_flush) },
         { LOCAL_FINISHED, GUEST_CLIENT, sizeof(struct local_finished) },
+        { LOCAL_TIMELINE, GUEST_CLIENT, sizeof(struct local_timeline) },
     };
 
     for (size_t i = 0; i < COUNT(table); i++) {
@@ -305,7 +377,8 @@ static void launcher_message(struct guest *g, const struct ipc_message *m)
 
 static void client_message(struct guest *g, const struct ipc_message *m)
 {
-    union { struct local_slots slots; struct local_staged staged; struct local_flush flush; struct local_finished finished; } u;
+    union { struct local_slots slots; struct local_staged staged; struct local_flush flush; struct local_finished finished;
+            struct local_timeline timeline; } u;
 
     if (g->fence != g->attach->fence && m->type != LOCAL_REPORT) {
         refuse(g, m->type, "the round of this process is over: it has to end");
@@ -328,6 +401,9 @@ static void client_message(struct guest *g, const struct ipc_message *m)
         break;
     case LOCAL_FLUSH:
         on_flush(g, &u.flush);
+        break;
+    case LOCAL_TIMELINE:
+        on_timeline(g, &u.timeline);
         break;
     case LOCAL_FINISHED:
         log_info("training loop finished", KVI("step", u.finished.step));
@@ -376,7 +452,9 @@ static void drop(struct guest *g)
         a->launcher = NULL;
     ipc_free(g->ipc);
     free(g);
-    if (kind == GUEST_CLIENT) {
+    if (kind == GUEST_PARKED && !somebody_is_parked(a)) {
+        tell_parked(a, false);
+    } else if (kind == GUEST_CLIENT) {
         a->clients--;
         a->events.clients(a->events.ctx, a->clients, NULL);
     } else if (kind == GUEST_LAUNCHER) {
@@ -452,6 +530,7 @@ void attach_session(struct attach *a, uint64_t fence, uint32_t rank, uint32_t si
     a->rank = rank;
     a->size = size;
     a->resume_step = resume_step;
+    a->admits = false; /* not before its process is to run */
 }
 
 void attach_start(struct attach *a, uint64_t fence, const char *environment, size_t len)

@@ -20,6 +20,8 @@ struct attach_events {
     void (*launcher)(void *ctx, const struct trainer_event *event); /* HELLO, GONE, STARTED, EXITED or SIGNALLED */
     void (*report)(void *ctx, const char *text, size_t len, struct error *e, bool *ret_taken); /* false: e is told to the client */
     void (*clients)(void *ctx, size_t attached, const char *framework); /* their number changed */
+    void (*parked)(void *ctx, bool waits);                          /* a client waits for the next round; or none does any more. May be NULL */
+    bool (*timeline)(void *ctx, bool on, const char *path, bool mark_cycles, struct error *e); /* NULL: nothing can record */
     bool (*is_member)(void *ctx);                                   /* for the probe: does the coordinator know this member? */
     void *ctx;
 };
@@ -32,6 +34,7 @@ struct attach_options {
     const char *job;             /* kept */
     struct engine *engine;       /* kept; may be NULL in tests: clients are refused then */
     struct checkpoint *checkpoint;
+    bool elastic;                /* a client may wait for the round after one that was lost */
 };
 
 MUST_CHECK int attach_new(struct loop *l, const struct attach_options *options, const struct attach_events *events,
@@ -41,6 +44,9 @@ bool attach_launcher_is_gone(const struct attach *a); /* one was there, and is n
 
 /* The round that clients may belong to from now on. */
 void attach_session(struct attach *a, uint64_t fence, uint32_t rank, uint32_t size, int64_t resume_step);
+
+/* The clients that wait for a round after the one before are in this session now. */
+void attach_admit(struct attach *a);
 
 /* Words to the launcher; nothing happens when none is connected. `environment`: "K=V\0K=V\0". */
 void attach_start(struct attach *a, uint64_t fence, const char *environment, size_t len);

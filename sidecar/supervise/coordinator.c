@@ -67,6 +67,12 @@ void step_abort(struct step *s, int32_t member, const char *text)
     (void)snprintf(o->text, sizeof o->text, "%s", text);
 }
 
+void step_regroup(struct step *s, int32_t member, const char *text)
+{
+    step_abort(s, member, text);
+    s->out->items[s->out->count - 1].stay = s->c->policy->spec.elastic && s->c->group;
+}
+
 /* ---- gather, claim, form, run ---- */
 
 /* Every rank's process of one and the same round has ended well. */
@@ -87,7 +93,7 @@ bool step_all_done(const struct coordinator *c)
 
 static bool is_ready(const struct coordinator_member *m)
 {
-    return m->joined && m->trainer.state != PROCESS_LOST && !trainer_is_active(&m->trainer) && !m->trainer.terminating;
+    return m->joined && m->trainer.state != PROCESS_LOST && !trainer_is_busy(&m->trainer) && !m->trainer.terminating;
 }
 
 static bool all_ready(const struct coordinator *c)
@@ -186,7 +192,7 @@ static void form_failed(struct step *s, const char *text)
 {
     struct coordinator *c = s->c;
 
-    step_abort(s, -1, text);
+    step_regroup(s, -1, text);
     c->form_backoff_ms = c->form_backoff_ms > 0 ? 2 * c->form_backoff_ms : FORM_BACKOFF_FIRST_MS;
     if (c->form_backoff_ms > FORM_BACKOFF_MAX_MS)
         c->form_backoff_ms = FORM_BACKOFF_MAX_MS;
@@ -349,8 +355,8 @@ static void on_join(struct step *s, const struct coordinator_event *ev)
         step_enter(s, COORDINATOR_GAVE_UP, 0);
     switch (c->phase) {
     case COORDINATOR_GATHER:
-        if (c->group && trainer_is_active(&m->trainer))
-            step_abort(s, ev->member, "a new round is about to form");
+        if (c->group && trainer_is_busy(&m->trainer))
+            step_regroup(s, ev->member, "a new round is about to form");
         if (all_joined(c))
             verdict_explain_restart(s);
         try_gather(s);

@@ -112,6 +112,7 @@ struct coordinator_output {
     int32_t member;      /* -1: all that have joined */
     int32_t exit_code;   /* LEAVE */
     int64_t grace_ms;    /* ABORT, COMMAND */
+    bool stay;           /* ABORT: another round follows, and processes that can may go on in it */
     enum report_command command;
     char text[256];      /* ABORT: why, for the people who read the trainers' errors */
 };

@@ -153,7 +153,7 @@ static void send_start(struct hub *h, int32_t member)
 
 static void send_abort(struct hub *h, const struct coordinator_output *o)
 {
-    struct abort_word w = { .fence = h->core.fence, .grace_ms = o->grace_ms };
+    struct abort_word w = { .fence = h->core.fence, .grace_ms = o->grace_ms, .stay = o->stay };
 
     (void)snprintf(w.text, sizeof w.text, "%s", o->text);
     auto_json cJSON *body = abort_encode(&w);

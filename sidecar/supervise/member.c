@@ -20,6 +20,7 @@
 #define COMPLAIN_EVERY_MS 30000
 #define PROGRESS_EVERY_MS 200
 #define STALE_GRACE_MS 2000
+#define STAY_LIMIT_MS 30000   /* after a loss, until a process that may stay has asked for the next round */
 
 struct member {
     struct loop *loop;
@@ -34,7 +35,7 @@ struct member {
     struct channel *channel;    /* NULL: not connected */
     bool joined;                /* JOIN was sent on this channel */
     bool stale;                 /* a newer attempt is at work: this sidecar takes no part any more */
-    struct loop_timer *tick, *redial;
+    struct loop_timer *tick, *redial, *stay;
     int64_t ticked_ms, complained_ms;
 
     uint64_t fence;             /* of the newest FORM */
@@ -42,6 +43,7 @@ struct member {
     struct checkpoint_restore restore;
     struct history history;
     struct trainer trainer;
+    bool had_client;            /* the process has used the library, as far as this sidecar knows: it may stay after a loss */
     struct progress progress;
     struct progress_view told;  /* what the coordinator knows */
     int64_t told_ms;
@@ -124,7 +126,17 @@ static void start_process(struct member *m, uint64_t fence)
     buf_addf(&b, "RINGMASTER_RESUME_STEP=%lld", m->restore.found ? (long long)m->restore.step : -1LL);
     buf_add_bytes(&b, &nul, 1);
     progress_reset(&m->progress, m->restore.found ? m->restore.step : -1);
+    m->had_client = false;
     attach_start(m->attach, fence, b.text, b.len);
+}
+
+/* The process of the round before goes on in this one. */
+static void admit(struct member *m)
+{
+    loop_timer_cancel(m->stay);
+    progress_reset(&m->progress, m->restore.found ? m->restore.step : -1);
+    log_info("training process stays for the round", KVI("pid", m->trainer.view.pid), KVI("round", FENCE_ROUND(m->fence)));
+    attach_admit(m->attach);
 }
 
 static void log_state(const struct member *m, enum process_state before)
@@ -150,9 +162,15 @@ static void drive(struct member *m, const struct trainer_event *event)
         attach_stop(m->attach, out.fence, out.grace_ms);
     else if (out.word == WORD_LEAVE)
         attach_leave(m->attach, out.code);
+    else if (out.word == WORD_ADMIT)
+        admit(m);
     log_state(m, before);
-    if (out.ended)
+    if (out.ended || event->kind == TRAINER_PARKED)
         checkpoint_trainer_gone(m->checkpoint);
+    if (out.ended)
+        loop_timer_cancel(m->stay);
+    if (out.ended && m->trainer.view.state == PROCESS_DONE)
+        engine_left(m->engine); /* the others must not wait for it */
     if (out.changed) {
         if (event->kind == TRAINER_HELLO)
             try_join(m);
@@ -177,8 +195,19 @@ static void on_clients(void *ctx, size_t attached, const char *framework)
     struct member *m = ctx;
 
     m->progress.view.attached = attached > 0;
+    m->had_client |= attached > 0;
     if (framework != NULL)
         log_info("client attached", KV("framework", framework), KVI("clients", attached));
+}
+
+static void on_parked(void *ctx, bool waits)
+{
+    struct member *m = ctx;
+    struct trainer_event event = { .kind = waits ? TRAINER_PARKED : TRAINER_UNPARKED };
+
+    log_info(waits ? "training process waits for the next round" : "training process waits no longer",
+             KVI("pid", m->trainer.view.pid));
+    drive(m, &event);
 }
 
 static bool is_member(void *ctx)
@@ -193,6 +222,18 @@ static void stop_process(struct member *m, int64_t grace_ms)
     struct trainer_event stop = { .kind = TRAINER_STOP, .grace_ms = (uint32_t)grace_ms };
 
     drive(m, &stop);
+}
+
+/* It was allowed to stay, but does not ask for the next round: it cannot, or it hangs. */
+static void on_stay_limit(void *ctx)
+{
+    struct member *m = ctx;
+
+    if (!trainer_is_busy(&m->trainer.view) || m->formed != 0)
+        return;
+    log_warn("training process has not asked for the next round: it is ended", KVI("pid", m->trainer.view.pid),
+             KVI("limit_ms", STAY_LIMIT_MS));
+    stop_process(m, STALE_GRACE_MS);
 }
 
 /* ---- engine and checkpoints ---- */
@@ -221,6 +262,17 @@ static void on_ring_lost(void *ctx, uint64_t fence, int32_t rank, const char *te
     trainer_ring_lost(&m->trainer, fence);
     if (m->options.rank >= 0)
         send_ring(m, &r);
+}
+
+static void on_stall(void *ctx, uint64_t fence, int32_t rank, const char *text)
+{
+    struct member *m = ctx;
+
+    if (fence != m->fence)
+        return;
+    log_warn("collective stalled", KVI("missing_rank", rank), KV("text", text));
+    if (m->hub.stalled != NULL)
+        m->hub.stalled(m->hub.ctx, text);
 }
 
 static void checkpoint_send(void *ctx, cJSON *message)
@@ -335,7 +387,10 @@ static int on_abort(struct member *m, const cJSON *body, struct error *e)
     m->formed = 0;
     trainer_ring_lost(&m->trainer, m->fence);
     engine_abort(m->engine, m->fence, w.text);
-    stop_process(m, w.grace_ms);
+    if (!w.stay || !trainer_is_active(&m->trainer.view) || !(m->had_client || m->trainer.view.parked))
+        stop_process(m, w.grace_ms);
+    else if (!m->trainer.view.parked)
+        loop_timer_at(m->stay, clock_mono_ms() + STAY_LIMIT_MS);
     return 0;
 }
 
@@ -533,20 +588,21 @@ static int make_parts(struct member *m, struct error *e)
     const struct member_options *o = &m->options;
     struct engine_options engine = { .key = o->key, .job_uid = o->job_uid, .member = o->name, .arena_bytes = o->arena_bytes,
                                      .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
-                                     .chunk_bytes = o->chunk_bytes };
-    struct engine_events engine_events = { .on_formed = on_formed, .on_lost = on_ring_lost, .ctx = m };
+                                     .chunk_bytes = o->chunk_bytes, .stall_warning_ms = o->stall_warning_ms,
+                                     .stall_shutdown_ms = o->stall_shutdown_ms };
+    struct engine_events engine_events = { .on_formed = on_formed, .on_lost = on_ring_lost, .on_stall = on_stall, .ctx = m };
     struct checkpoint_options checkpoint = { .volume = o->checkpoint_volume, .memory = o->checkpoint_memory, .job_uid = o->job_uid,
                                              .member = o->name, .rank = o->rank, .keep_last = o->checkpoint_keep };
     struct checkpoint_events checkpoint_events = { .send = checkpoint_send, .broadcast = checkpoint_broadcast,
                                                    .committed = on_committed, .failed = on_save_failed, .ready = on_ready, .ctx = m };
     struct attach_events attach_events = { .launcher = on_launcher, .report = on_report, .clients = on_clients,
-                                           .is_member = is_member, .ctx = m };
+                                           .parked = on_parked, .is_member = is_member, .ctx = m };
 
     if (engine_new(m->loop, &engine, &engine_events, &m->engine, e) != 0 ||
         checkpoint_new(m->loop, &checkpoint, &checkpoint_events, &m->checkpoint, e) != 0)
         return -1;
     struct attach_options attach = { .path = o->socket, .access = (enum attach_access)o->socket_access, .job = o->job,
-                                     .engine = m->engine, .checkpoint = m->checkpoint };
+                                     .engine = m->engine, .checkpoint = m->checkpoint, .elastic = o->elastic };
     return attach_new(m->loop, &attach, &attach_events, &m->attach, e);
 }
 
@@ -559,6 +615,8 @@ int member_new(struct loop *l, const struct member_options *options, struct memb
     progress_reset(&m->progress, -1);
     m->tick = loop_timer_new(l, tick, m);
     m->redial = loop_timer_new(l, redial, m);
+    m->stay = loop_timer_new(l, on_stay_limit, m);
+    m->had_client = true; /* a process that ran before this sidecar: nobody knows */
     if (make_parts(m, e) != 0) {
         member_free(m);
         return -1;
@@ -573,6 +631,7 @@ void member_free(struct member *m)
         return;
     loop_timer_free(m->tick);
     loop_timer_free(m->redial);
+    loop_timer_free(m->stay);
     link_cancel(m->dial);
     channel_free(m->channel);
     attach_free(m->attach);

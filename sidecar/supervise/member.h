@@ -29,12 +29,15 @@ struct member_options { /* texts are kept */
     int32_t checkpoint_keep;
     int64_t arena_bytes, results_bytes, connect_timeout_ms;
     int32_t chunk_bytes;
+    int64_t stall_warning_ms, stall_shutdown_ms; /* see engine.h */
+    bool elastic;                         /* the job's: a process may stay for the next round */
 };
 
 /* On the sidecar that coordinates as well. */
 struct member_hub {
     void (*broadcast)(void *ctx, cJSON *message /* taken */);
     void (*committed)(void *ctx, int64_t step, const char *uri);
+    void (*stalled)(void *ctx, const char *text); /* a collective waits for ranks that do not come */
     void *ctx;
 };
 

@@ -76,6 +76,7 @@ cJSON *trainer_encode(const struct trainer_view *t)
     json_put_bool(o, "stopped", t->stopped);
     json_put_bool(o, "after_loss", t->after_loss);
     json_put_bool(o, "terminating", t->terminating);
+    json_put_bool(o, "parked", t->parked);
     json_put_int(o, "age_ms", t->age_ms);
     json_put_int(o, "started_ms", t->started_ms);
     json_put_text(o, "reason", t->reason);
@@ -115,6 +116,7 @@ int trainer_decode(const cJSON *o, struct trainer_view *ret, struct error *e)
     t.stopped = json_bool(o, "stopped", false);
     t.after_loss = json_bool(o, "after_loss", false);
     t.terminating = json_bool(o, "terminating", false);
+    t.parked = json_bool(o, "parked", false);
     t.age_ms = age;
     t.started_ms = json_int(o, "started_ms", 0);
     get_text(o, "reason", t.reason, sizeof t.reason);
@@ -407,6 +409,7 @@ cJSON *abort_encode(const struct abort_word *w)
 
     put_u64(o, "fence", w->fence);
     json_put_int(o, "grace_ms", w->grace_ms);
+    json_put_bool(o, "stay", w->stay);
     json_put_text(o, "text", w->text);
     return o;
 }
@@ -418,6 +421,7 @@ int abort_decode(const cJSON *o, struct abort_word *ret, struct error *e)
     if (need_object(o, "abort", e) != 0 || get_u64(o, "fence", &w.fence, e) != 0 ||
         get_int(o, "grace_ms", 0, 86400000, &w.grace_ms, e) != 0)
         return -1;
+    w.stay = json_bool(o, "stay", false);
     get_text(o, "text", w.text, sizeof w.text);
     *ret = w;
     return 0;

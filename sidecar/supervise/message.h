@@ -36,6 +36,7 @@ struct trainer_view {
     bool oom, not_started;
     bool stopped;              /* it ended because it was told to */
     bool after_loss;           /* its ring was lost before it ended: likely a victim */
+    bool parked;               /* it runs, has left a round that was lost and waits for the next (elastic jobs) */
     bool terminating;          /* its launcher got SIGTERM: the pod is going away */
     int64_t age_ms;            /* how long ago it ended, by the sender's clock */
     int64_t started_ms;        /* Unix epoch */
@@ -81,7 +82,7 @@ struct form {
 };
 
 struct start_word { uint64_t fence; int32_t restarts; };
-struct abort_word { uint64_t fence; int64_t grace_ms; char text[256]; };
+struct abort_word { uint64_t fence; int64_t grace_ms; bool stay; /* a process that can go on in the next round may */ char text[256]; };
 
 void history_add(struct history *h, const struct round_view *round); /* the oldest falls out */
 bool history_is_newer(const struct history *a, const struct history *b);

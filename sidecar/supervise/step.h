@@ -16,7 +16,8 @@ struct step {
 /* coordinator.c */
 struct coordinator_output *step_emit(struct step *s, enum coordinator_output_kind kind, int32_t member);
 void step_enter(struct step *s, enum coordinator_phase phase, int64_t limit_ms);
-void step_abort(struct step *s, int32_t member, const char *text);
+void step_abort(struct step *s, int32_t member, const char *text); /* its process ends */
+void step_regroup(struct step *s, int32_t member, const char *text); /* its process ends, or in an elastic job waits for the next round */
 void step_leave(struct step *s, int32_t member);
 void step_gather(struct step *s, int64_t delay_ms);
 bool step_all_done(const struct coordinator *c);

@@ -10,6 +10,11 @@ bool trainer_is_active(const struct trainer_view *v)
     return v->state == PROCESS_STARTING || v->state == PROCESS_RUNNING || v->state == PROCESS_STOPPING;
 }
 
+bool trainer_is_busy(const struct trainer_view *v)
+{
+    return trainer_is_active(v) && !(v->parked && v->state == PROCESS_RUNNING);
+}
+
 void trainer_ring_lost(struct trainer *t, uint64_t fence)
 {
     if (fence > t->lost_fence)
@@ -29,7 +34,7 @@ static void forget_exit(struct trainer *t)
 {
     struct trainer_view *v = &t->view;
 
-    v->has_exit = v->oom = v->not_started = v->stopped = false;
+    v->has_exit = v->oom = v->not_started = v->stopped = v->parked = false;
     v->code = v->signal = 0;
     v->reason[0] = '\0';
     t->ended_at_ms = 0;
@@ -48,7 +53,7 @@ static void on_hello(struct trainer *t, const struct local_launcher_hello *h, st
     struct trainer_view *v = &t->view;
 
     forget_exit(t);
-    v->fence = h->fence;
+    v->fence = t->launched = h->fence;
     v->pid = (int32_t)h->child_pid;
     v->terminating = h->terminating != 0;
     v->state = h->running ? PROCESS_RUNNING : PROCESS_WAITING;
@@ -85,7 +90,7 @@ static void on_exited(struct trainer *t, const struct local_exited *x, int64_t n
     struct trainer_view before = *v;
     bool was_active = trainer_is_active(v);
 
-    if (x->fence != v->fence || v->state == PROCESS_LOST || (v->state == PROCESS_WAITING && !v->has_exit))
+    if (x->fence != t->launched || v->state == PROCESS_LOST || (v->state == PROCESS_WAITING && !v->has_exit))
         return; /* told again about a process that is history here */
     forget_exit(t);
     set_status(v, x->wait_status);
@@ -108,11 +113,18 @@ static void on_start(struct trainer *t, const struct trainer_event *event, struc
 {
     struct trainer_view *v = &t->view;
 
-    if (v->state == PROCESS_LOST || trainer_is_active(v) || v->terminating || t->leaving)
+    if (v->state == PROCESS_LOST || trainer_is_busy(v) || v->terminating || t->leaving)
         return;
+    bool stays = trainer_is_active(v);
     forget_exit(t);
+    if (stays) {
+        v->fence = event->fence;
+        v->restarts = event->restarts;
+        *out = (struct trainer_output){ .word = WORD_ADMIT, .fence = event->fence, .changed = true };
+        return;
+    }
     v->state = PROCESS_STARTING;
-    v->fence = event->fence;
+    v->fence = t->launched = event->fence;
     v->restarts = event->restarts;
     v->started_ms = 0;
     *out = (struct trainer_output){ .word = WORD_START, .fence = event->fence, .changed = true };
@@ -131,7 +143,7 @@ struct trainer_output trainer_step(struct trainer *t, const struct trainer_event
         on_gone(t, now_ms, &out);
         break;
     case TRAINER_STARTED:
-        if (v->state != PROCESS_STARTING || event->started->fence != v->fence)
+        if (v->state != PROCESS_STARTING || event->started->fence != t->launched)
             break;
         v->state = PROCESS_RUNNING;
         v->pid = (int32_t)event->started->child_pid;
@@ -140,6 +152,10 @@ struct trainer_output trainer_step(struct trainer *t, const struct trainer_event
         break;
     case TRAINER_EXITED:
         on_exited(t, event->exited, now_ms, &out);
+        break;
+    case TRAINER_PARKED: case TRAINER_UNPARKED:
+        out.changed = v->parked != (event->kind == TRAINER_PARKED);
+        v->parked = event->kind == TRAINER_PARKED;
         break;
     case TRAINER_SIGNALLED:
         out.changed = !v->terminating;
@@ -151,7 +167,7 @@ struct trainer_output trainer_step(struct trainer *t, const struct trainer_event
     case TRAINER_STOP:
         if (!trainer_is_active(v))
             break;
-        out = (struct trainer_output){ .word = WORD_STOP, .fence = v->fence, .grace_ms = event->grace_ms,
+        out = (struct trainer_output){ .word = WORD_STOP, .fence = t->launched, .grace_ms = event->grace_ms,
                                        .changed = v->state != PROCESS_STOPPING };
         v->state = PROCESS_STOPPING;
         break;

@@ -128,7 +128,7 @@ static void restart_group(struct step *s, const struct cause *cause, const struc
     record(s, cause, d);
     for (int32_t i = 0; i < c->count; i++)
         c->members[i].trainer.restarts++;
-    step_abort(s, -1, text);
+    step_regroup(s, -1, text);
     step_gather(s, d->delay_ms > 0 ? d->delay_ms : 0);
 }
 

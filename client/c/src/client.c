@@ -18,6 +18,7 @@
 
 #define CONNECT_TIMEOUT_MS 10000 /* the sidecar started this process: it is there, or about to come back */
 #define ATTACH_TIMEOUT_MS 60000
+#define ELASTIC_TIMEOUT_MS 600000
 
 struct client the_client = { .init_lock = PTHREAD_MUTEX_INITIALIZER, .send_lock = PTHREAD_MUTEX_INITIALIZER,
                              .lock = PTHREAD_MUTEX_INITIALIZER, .talk.fd = -1 };
@@ -70,6 +71,7 @@ void client_lose(struct client *c, const char *why)
     if (c->lost)
         return;
     c->lost = true;
+    c->round_lost |= !c->stopping;
     snprintf(c->lost_text, sizeof(c->lost_text), "%s", why);
     pthread_cond_broadcast(&c->changed);
     if (c->shared.base != NULL)
@@ -204,14 +206,28 @@ static int take_ready(struct client *c, struct talk_message *m)
     return RM_OK;
 }
 
-static int await_ready(struct client *c)
+/* Until the next round begins: as long as it takes to bring a lost rank back. */
+static int elastic_timeout_ms(void)
+{
+    static const char *const names[] = { "RINGMASTER_ELASTIC_TIMEOUT", "HOROVOD_ELASTIC_TIMEOUT" };
+    for (int i = 0; i < 2; i++) {
+        const char *text = getenv(names[i]);
+        char *end;
+        double seconds = text == NULL ? 0 : strtod(text, &end);
+        if (text != NULL && end != text && *end == '\0' && seconds > 0)
+            return seconds < 1e6 ? (int)(seconds * 1000) : 1000000000;
+    }
+    return ELASTIC_TIMEOUT_MS;
+}
+
+static int await_ready(struct client *c, int timeout_ms)
 {
     struct talk_message m = { 0 };
-    int got = talk_receive(&c->talk, ATTACH_TIMEOUT_MS, &m);
+    int got = talk_receive(&c->talk, timeout_ms, &m);
     if (got < 0)
         return got;
     if (got == 0)
-        return text_fail(RM_TIMEOUT, "the sidecar did not answer within %d s", ATTACH_TIMEOUT_MS / 1000);
+        return text_fail(RM_TIMEOUT, "the sidecar did not let this process in within %d s", timeout_ms / 1000);
     int status;
     if (m.type == LOCAL_CLIENT_READY)
         status = take_ready(c, &m);
@@ -246,7 +262,11 @@ static int start_thread(struct client *c)
 static int attach(struct client *c, const char *path, const char *framework)
 {
     struct local_client_hello hello = { .magic = LOCAL_MAGIC, .version = LOCAL_VERSION, .pid = (uint32_t)getpid() };
-    if (!fence_from_environment(&hello.fence))
+    bool again = c->fence != 0; /* rm_shutdown went before: the environment may tell of a round that is over */
+    hello.next_round = again && c->round_lost;
+    if (again)
+        hello.fence = c->fence;
+    else if (!fence_from_environment(&hello.fence))
         return text_fail(RM_INVALID, "RINGMASTER_SOCKET is set but RINGMASTER_FENCE is not a number: this process was not started by "
                                      "ringmaster-launch; unset RINGMASTER_SOCKET to run alone");
     snprintf(hello.framework, sizeof(hello.framework), "%s", framework == NULL ? "" : framework);
@@ -263,7 +283,9 @@ static int attach(struct client *c, const char *path, const char *framework)
     c->stage_refused[0] = '\0';
     status = talk_send(&c->talk, LOCAL_CLIENT_HELLO, &hello, sizeof(hello));
     if (status == RM_OK)
-        status = await_ready(c);
+        status = await_ready(c, hello.next_round ? elastic_timeout_ms() : ATTACH_TIMEOUT_MS);
+    if (status == RM_OK)
+        c->round_lost = false;
     if (status == RM_OK)
         status = start_thread(c);
     if (status != RM_OK)

@@ -63,6 +63,7 @@ struct client {
     int64_t reported_ms;        /* when the last report was sent, monotonic */
     struct call calls[CALL_KINDS];
     bool stopping, lost;
+    bool round_lost;            /* a collective has ended with RM_PEER_LOST, or the sidecar is gone: rm_init waits for another round */
     char lost_text[TEXT_MAX];
     int64_t committed_step;     /* newest that the sidecar told of, -1 = none */
     bool save_wanted;           /* LOCAL_SAVE came */

@@ -164,6 +164,7 @@ static void end_piece(struct client *c, struct piece *p, int status, const char 
     c->requests.free_pieces = p;
     c->requests.pieces_in_flight--;
     r->returned++;
+    c->round_lost |= status == RM_PEER_LOST && !c->stopping;
     if (status != RM_OK && r->status == RM_OK) {
         r->status = status;
         describe_failure(r, text);

@@ -119,12 +119,31 @@ class ObjectState(State):
 
     def sync(self) -> None:
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            root = sync_root()
+            self._saved_state = self._bcast_object(self._saved_state, **({"root_rank": root} if root else {}))
             self._set_attrs()
 
     def _set_attrs(self) -> None:
         for attr, value in self._saved_state.items():
             setattr(self, attr, value)
+
+
+_sync_root = 0
+
+
+def sync_root() -> int:
+    """The rank whose state counts when the state is synchronized: the lowest of those that have gone through the most rounds.
+
+    Ranks keep their numbers here, so rank 0 may be a process that has just begun, while others hold the state of the last commit.
+    What a State broadcasts in `sync` has to come from this rank. 0 outside of `run`.
+    """
+    return _sync_root
+
+
+def _choose_root(rounds: int) -> None:
+    global _sync_root
+    gone_through = _ops.allgather_object(rounds, "elastic.rounds")
+    _sync_root = gone_through.index(max(gone_through))
 
 
 class NotificationManager:
@@ -179,6 +198,7 @@ def run_fn(func: Callable[..., Any], reset_fn: Callable[[], None] = reset, reset
         try:
             while True:
                 try:
+                    _choose_root(resets)
                     if not skip_sync:
                         state.sync()
                     return func(state, *args, **kwargs)

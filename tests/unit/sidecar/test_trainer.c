@@ -96,6 +96,31 @@ Test(trainer, every_event_in_every_state)
     }
 }
 
+Test(trainer, a_process_that_waits_for_the_round_is_let_in_and_keeps_its_launchers_fence)
+{
+    struct trainer t = in_state(PROCESS_RUNNING);
+    struct trainer_output out = want(&t, TRAINER_PARKED, 0);
+
+    cr_expect(out.changed && t.view.parked && trainer_is_active(&t.view) && !trainer_is_busy(&t.view));
+    out = want(&t, TRAINER_START, FENCE_2);
+    cr_expect(out.word == WORD_ADMIT && out.changed && !t.view.parked && t.view.state == PROCESS_RUNNING && t.view.fence == FENCE_2);
+    cr_expect(trainer_is_busy(&t.view));
+    out = want(&t, TRAINER_STOP, 0);
+    cr_expect(out.word == WORD_STOP && out.fence == FENCE_1, "the launcher knows it by the round that it was started in");
+    out = exited(&t, FENCE_1, EXIT(0), false, false);
+    cr_expect(out.ended && t.view.state == PROCESS_DONE && t.view.fence == FENCE_2);
+}
+
+Test(trainer, a_process_that_waits_no_longer_is_busy_again)
+{
+    struct trainer t = in_state(PROCESS_RUNNING);
+
+    (void)want(&t, TRAINER_PARKED, 0);
+    (void)want(&t, TRAINER_UNPARKED, 0);
+    cr_expect(trainer_is_busy(&t.view));
+    cr_expect(want(&t, TRAINER_START, FENCE_2).word == WORD_NONE, "it runs: nothing is started over it");
+}
+
 Test(trainer, an_exit_is_told_exactly)
 {
     static const struct { const char *name; int32_t status; bool stopped, oom; enum process_state state; int32_t code, signal; } rows[] = {
