@@ -9,11 +9,16 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "job/control.h"
+#include "operator/urgency.h"
 #include "operator/work.h"
 
 #define SPACING_MS 20           /* between two looks at a job: events come in bursts */
 #define OVER_DELAY_MS 1000      /* of a job that is over: nobody waits for it */
 #define REPORT_DELAY_MS 1000    /* of a report of nothing but progress: several become one look */
+#define CALM_DELAY_MS 100       /* of a change that asks for nothing: a pod was scheduled, a pod runs. The others follow soon, */
+#define CALM_DELAY_MAX_MS 2000  /* the later the more jobs wait: what is shown of a job comes after what is done for one */
+#define CALM_DELAY_A_JOB_MS 8
+#define CALM_DELAY_PODS_A_MS 8  /* a look at a job with ten thousand pods is a hundredth of a second */
 #define JOBS_PER_TURN 64        /* of the loop, so that replies are not kept waiting */
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------- */
@@ -45,7 +50,16 @@ void controller_add(struct controller *c, const struct kube_key *key, const char
     controller_wake(c);
 }
 
-static void add_owner(struct scope *scope, const char *ns, const char *job_name, const char *reason)
+static int64_t calm_delay_ms(const struct scope *scope, const struct job_entry *job)
+{
+    int64_t ms = CALM_DELAY_MS + (int64_t)kube_queue_length(scope->controller->queue) * CALM_DELAY_A_JOB_MS +
+                 (int64_t)kube_cache_count_of(kube_informer_cache(scope->pods), job->uid) / CALM_DELAY_PODS_A_MS;
+
+    return ms < CALM_DELAY_MAX_MS ? ms : CALM_DELAY_MAX_MS;
+}
+
+/* `calm`: nothing is to be done about it, it is only to be shown. */
+static void add_owner(struct scope *scope, const char *ns, const char *job_name, bool calm, const char *reason)
 {
     struct kube_key key;
 
@@ -53,7 +67,7 @@ static void add_owner(struct scope *scope, const char *ns, const char *job_name,
         return;
     const struct job_entry *job = kube_cache_get(kube_informer_cache(scope->jobs), &key);
     if (job != NULL) /* without one the garbage collector has it */
-        controller_add(scope->controller, &key, reason, job->is_over ? OVER_DELAY_MS : 0);
+        controller_add(scope->controller, &key, reason, job->is_over ? OVER_DELAY_MS : calm ? calm_delay_ms(scope, job) : 0);
 }
 
 static void on_timer(void *ctx)
@@ -135,7 +149,7 @@ static void on_pod(void *ctx, const struct kube_key *key, const void *before, co
     }
     if (was != NULL && is != NULL && !pod_differs(was, is))
         return;
-    add_owner(scope, key->ns, any->job, "a pod changed");
+    add_owner(scope, key->ns, any->job, pod_may_wait(was, is), "a pod changed");
 }
 
 static void on_service(void *ctx, const struct kube_key *key, const void *before, const void *after)
@@ -143,7 +157,7 @@ static void on_service(void *ctx, const struct kube_key *key, const void *before
     const struct child_entry *any = after != NULL ? after : before;
 
     if (before == NULL || after == NULL)
-        add_owner(ctx, key->ns, any->job, "a Service came or went");
+        add_owner(ctx, key->ns, any->job, after != NULL, "a Service came or went");
 }
 
 static void add_jobs_on_node(struct controller *c, const char *node)
@@ -152,7 +166,7 @@ static void add_jobs_on_node(struct controller *c, const char *node)
         struct kube_cache_at at;
         for (const struct pod_entry *p = kube_cache_first(kube_informer_cache(c->scopes[i].pods), &at); p != NULL; p = kube_cache_next(&at)) {
             if (p->node != NULL && strcmp(p->node, node) == 0)
-                add_owner(&c->scopes[i], kube_entry_namespace(p), p->job, "a node changed");
+                add_owner(&c->scopes[i], kube_entry_namespace(p), p->job, false, "a node changed");
         }
     }
 }
@@ -213,11 +227,11 @@ static void on_synced(void *ctx)
 static int start_scope(struct controller *c, struct scope *s, struct error *e)
 {
     const struct kube_informer_def jobs = {
-        .resource = &RESOURCE_JOB, .ns = s->ns, .synced = on_synced, .trouble = on_trouble, .ctx = c,
+        .resource = &RESOURCE_JOB, .ns = s->ns, .drops = JOB_ENTRY_DROPS, .synced = on_synced, .trouble = on_trouble, .ctx = c,
         .cache = { .entry_size = sizeof(struct job_entry), .project = job_entry_project, .release = job_entry_release,
                    .index = job_entry_index, .changed = on_job, .ctx = s } };
     const struct kube_informer_def pods = {
-        .resource = &RESOURCE_POD, .ns = s->ns, .label_selector = LABEL_JOB_UID, .synced = on_synced, .trouble = on_trouble, .ctx = c,
+        .resource = &RESOURCE_POD, .ns = s->ns, .label_selector = LABEL_JOB_UID, .drops = POD_ENTRY_DROPS, .synced = on_synced, .trouble = on_trouble, .ctx = c,
         .cache = { .entry_size = sizeof(struct pod_entry), .project = pod_entry_project, .release = pod_entry_release,
                    .changed = on_pod, .ctx = s } };
     const struct kube_informer_def services = {
@@ -285,6 +299,7 @@ void controller_free(struct controller *c)
     kube_recorder_free(c->recorder);
     while (c->works != NULL)
         work_free(c->works);
+    work_free_spares(c);
     loop_timer_free(c->timer);
     kube_queue_free(c->queue);
     state_table_free(c->states);

@@ -200,6 +200,15 @@ static void read_system(const cJSON *pod, struct pod_entry *p)
         p->finished_ms = read_time(kube_condition(pod, "Ready"), "lastTransitionTime");
 }
 
+const char *const POD_ENTRY_DROPS[] = {
+    "metadata.managedFields", "spec.volumes", "spec.initContainers", "spec.tolerations", "spec.affinity", "spec.securityContext",
+    "spec.imagePullSecrets", "spec.topologySpreadConstraints", "spec.containers.env", "spec.containers.envFrom",
+    "spec.containers.command", "spec.containers.args", "spec.containers.volumeMounts", "spec.containers.resources",
+    "spec.containers.ports", "spec.containers.securityContext", "spec.containers.livenessProbe", "spec.containers.readinessProbe",
+    "spec.containers.startupProbe", "spec.containers.lifecycle", "status.containerStatuses.volumeMounts",
+    "status.containerStatuses.resources", "status.containerStatuses.allocatedResources", NULL,
+};
+
 bool pod_entry_project(void *ctx, const cJSON *object, void *ret_entry)
 {
     struct pod_entry *p = ret_entry;
@@ -277,10 +286,21 @@ static void copy_key(cJSON *to, const cJSON *from, const char *key)
         json_put(to, key, cJSON_Duplicate(value, true));
 }
 
+const char *const JOB_ENTRY_DROPS[] = { "metadata.managedFields", NULL };
+
+/* The value stays the other's. */
+static void lend_key(cJSON *to, const cJSON *from, const char *key)
+{
+    cJSON *value = cJSON_GetObjectItemCaseSensitive(from, key);
+
+    if (value != NULL)
+        (void)cJSON_AddItemReferenceToObject(to, key, value);
+}
+
 char *job_text(const cJSON *object)
 {
     static const char *const KEPT[] = { "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
-                                        "deletionTimestamp", "labels", "annotations" };
+                                        "deletionTimestamp", "labels" };
     const cJSON *from = cJSON_GetObjectItemCaseSensitive(object, "metadata");
     auto_json cJSON *o = json_object();
     cJSON *metadata = json_object();
@@ -288,11 +308,12 @@ char *job_text(const cJSON *object)
     json_put_text(o, "apiVersion", JOB_API_VERSION); /* items of a list may come without */
     json_put_text(o, "kind", JOB_KIND);
     for (size_t i = 0; i < COUNT(KEPT); i++)
-        copy_key(metadata, from, KEPT[i]);
+        lend_key(metadata, from, KEPT[i]);
+    copy_key(metadata, from, "annotations");
     cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(metadata, "annotations"), LAST_APPLIED);
     json_put(o, "metadata", metadata);
-    copy_key(o, object, "spec");
-    copy_key(o, object, "status");
+    lend_key(o, object, "spec");
+    lend_key(o, object, "status");
     return json_print(o, false);
 }
 

@@ -25,6 +25,7 @@ struct pod_entry {
     char *node, *reason, *message;
 };
 
+extern const char *const POD_ENTRY_DROPS[]; /* what the projection does not read (kube/strip.h); so JOB_ENTRY_DROPS */
 bool pod_entry_project(void *ctx, const cJSON *object, void *ret_entry);
 void pod_entry_release(void *ctx, void *entry);
 
@@ -44,6 +45,7 @@ struct job_entry {
     int64_t ttl_at_ms;          /* when it is over and has a TTL; else 0 */
     char *text;                 /* NULL: is_over */
 };
+extern const char *const JOB_ENTRY_DROPS[];
 bool job_entry_project(void *ctx, const cJSON *object, void *ret_entry);
 void job_entry_release(void *ctx, void *entry);
 const char *job_entry_index(void *ctx, const cJSON *object); /* none: jobs are found by name */

@@ -1,6 +1,7 @@
 /* ringmaster-operator — runs the TrainingJobs of a cluster. */
 
 #include <signal.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +285,15 @@ static int run(struct program *p)
     return p->code;
 }
 
+/* glibc raises by itself what it keeps of freed memory, to twice the largest block that it has seen: after the first long list
+ * nothing would be given back any more. */
+static void memory_setup(void)
+{
+    (void)mallopt(M_MMAP_THRESHOLD, 256 << 10);
+    (void)mallopt(M_TRIM_THRESHOLD, 1 << 20);
+    (void)mallopt(M_ARENA_MAX, 2);
+}
+
 int main(int argc, char **argv)
 {
     struct program p = { .code = 0 };
@@ -291,6 +301,7 @@ int main(int argc, char **argv)
     bool help = false;
     int code = 0;
 
+    memory_setup();
     log_setup("operator", NULL, LOG_INFO, false);
     if (options_read(argc, argv, &p.options, &help, &e) != 0) {
         (void)fprintf(stderr, "ringmaster-operator: %s\n", e.text);

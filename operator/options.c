@@ -31,7 +31,7 @@ static const struct opt_def OPTIONS[] = {
       .help = "life of the certificate that coordinators are shown; it is renewed when a third is left" },
     { .flag = "listen", .env = "RINGMASTER_LISTEN", .def = ":8080", TEXT(listen), .value = "[ADDRESS]:PORT",
       .help = "where /healthz, /readyz, /metrics and the coordinators' channel are served; :0 for nowhere" },
-    { .flag = "max-jobs", .env = "RINGMASTER_MAX_JOBS", .def = "256", INT(max_jobs, 1, 100000),
+    { .flag = "max-jobs", .env = "RINGMASTER_MAX_JOBS", .def = "32", INT(max_jobs, 1, 100000),
       .help = "jobs that are worked on at the same time" },
     { .flag = "max-requests", .env = "RINGMASTER_MAX_REQUESTS", .def = "64", INT(max_requests, 1, 4096),
       .help = "requests to the API server at the same time, as long as it does not ask for fewer" },

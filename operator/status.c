@@ -51,13 +51,27 @@ static bool send(struct work *w, cJSON *status /* taken */, kube_reply_fn *done)
     json_put(body, "metadata", metadata);
     json_put(body, "status", status);
     struct kube_request r = { .verb = KUBE_UPDATE, .resource = &RESOURCE_JOB, .ns = w->key.ns, .name = w->key.name, .subresource = "status",
-                              .body = body, .field_manager = FIELD_MANAGER };
-    if (controller_may_write(w->c) && kube_client_send(w->c->def.client, &r, done, w, NULL, &e) == 0)
+                              .body = body, .field_manager = FIELD_MANAGER, .want = KUBE_WANT_METADATA, .drops = JOB_ENTRY_DROPS };
+    if (controller_may_write(w->c) && kube_client_send(w->c->def.client, &r, done, w, NULL, &e) == 0) {
+        w->sent = cJSON_DetachItemFromObjectCaseSensitive(body, "status");
         return true;
+    }
     if (e.kind != ERROR_NONE)
         log_error_from("status not written", &e, KV("namespace", w->key.ns), KV("job", w->key.name));
     w->retry = true;
     return false;
+}
+
+/* The job as it is now: the version that we read, which the server held us to, and our status. */
+static char *stored_text(struct work *w, const char *version)
+{
+    cJSON *metadata = cJSON_GetObjectItemCaseSensitive(w->object, "metadata");
+
+    cJSON_DeleteItemFromObjectCaseSensitive(metadata, "resourceVersion");
+    json_put_text(metadata, "resourceVersion", version);
+    cJSON_DeleteItemFromObjectCaseSensitive(w->object, "status");
+    json_put(w->object, "status", TAKE(w->sent));
+    return job_text(w->object);
 }
 
 /* False: it was not stored, and the look has ended. */
@@ -67,9 +81,11 @@ static bool stored(struct work *w, struct kube_reply *reply)
         const char *version = kube_version(reply->object);
         const struct job_entry *cached = kube_cache_get(kube_informer_cache(w->scope->jobs), &w->key);
         if (cached == NULL || strcmp(cached->version, version) != 0)
-            state_set_fresh(w->state, w->version, version, job_text(reply->object), clock_mono_ms());
+            state_set_fresh(w->state, w->version, version, stored_text(w, version), clock_mono_ms());
         else
             state_clear_fresh(w->state); /* the watch was faster */
+        cJSON_Delete(TAKE(w->sent));
+        w->state->stored_ms = clock_mono_ms();
         (void)snprintf(w->version, sizeof w->version, "%s", version);
         return true;
     }

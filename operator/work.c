@@ -6,8 +6,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "job/decode.h"
+#include "operator/urgency.h"
 #include "operator/work.h"
 
+#define SHOWN_EVERY_MS 3000    /* how far pods have come on their way up is written so often, or with what comes next; */
+#define SHOWN_EVERY_MAX_MS 15000 /* seldom while many jobs wait to be looked at */
+#define SHOWN_A_JOB_MS 50
+#define SPARES_MAX 8
 #define PASSES_MAX 16          /* of reconcile in one look; more is a fault in it */
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
@@ -30,11 +35,25 @@ void work_free(struct work *w)
         w->next->previous = w->previous;
     drop_plan(w);
     cJSON_Delete(w->object);
+    cJSON_Delete(w->sent);
     training_job_free(w->job);
-    free(w->status);
     free(w->items);
     free(w->said);
-    free(w);
+    if (w->c->spare_count == SPARES_MAX) {
+        free(w);
+        return;
+    }
+    w->next = w->c->spares;
+    w->c->spares = w;
+    w->c->spare_count++;
+}
+
+void work_free_spares(struct controller *c)
+{
+    for (struct work *w; (w = c->spares) != NULL;) {
+        c->spares = w->next;
+        free(w);
+    }
 }
 
 void work_end(struct work *w)
@@ -85,7 +104,6 @@ static bool read_object(struct work *w)
     struct error e = ERROR_INIT;
 
     (void)snprintf(w->version, sizeof w->version, "%s", kube_version(w->object));
-    w->status = xcalloc(1, sizeof *w->status);
     if (job_decode(w->object, NULL, problems, &w->job, &e) < 0) {
         status_store_invalid(w, e.text);
         return false;
@@ -156,9 +174,21 @@ static void read_text(struct work *w, const char *text)
 
 static struct work *work_new(struct controller *c, struct scope *scope, const struct kube_key *key, const char *uid)
 {
-    struct work *w = xcalloc(1, sizeof *w);
+    struct work *w = c->spares;
 
-    *w = (struct work){ .c = c, .scope = scope, .key = *key, .begun_ms = clock_mono_ms(), .next = c->works };
+    if (w != NULL) {
+        c->spares = w->next;
+        c->spare_count--;
+        memset(w, 0, sizeof *w);
+    } else {
+        w = xcalloc(1, sizeof *w);
+    }
+    w->c = c;
+    w->scope = scope;
+    w->key = *key;
+    w->begun_ms = clock_mono_ms();
+    w->status = &w->stored;
+    w->next = c->works;
     if (w->next != NULL)
         w->next->previous = w;
     c->works = w;
@@ -225,6 +255,24 @@ static void look(struct work *w)
         w->requeue_at_ms = w->plan.requeue_at_ms;
 }
 
+/* A status write costs the API server as much as three pods: what can wait does. */
+static bool holds_back(struct work *w)
+{
+    int64_t now_ms = clock_mono_ms(), wall_ms = clock_wall_ms();
+
+    if (!status_may_wait(w->status, &w->plan))
+        return false;
+    if (w->state->stored_ms == 0)
+        w->state->stored_ms = now_ms;
+    int64_t every_ms = SHOWN_EVERY_MS + (int64_t)kube_queue_length(w->c->queue) * SHOWN_A_JOB_MS;
+    int64_t left_ms = w->state->stored_ms + (every_ms < SHOWN_EVERY_MAX_MS ? every_ms : SHOWN_EVERY_MAX_MS) - now_ms;
+    if (left_ms <= 0)
+        return false;
+    if (w->requeue_at_ms == 0 || wall_ms + left_ms < w->requeue_at_ms)
+        w->requeue_at_ms = wall_ms + left_ms;
+    return true;
+}
+
 void work_step(struct work *w)
 {
     if (w->passes++ == PASSES_MAX) {
@@ -235,7 +283,7 @@ void work_step(struct work *w)
     }
     w->requeue_at_ms = 0;
     look(w);
-    if (w->plan.status_changed)
+    if (w->plan.status_changed && !holds_back(w))
         status_store(w);
     else
         execute_begin(w);

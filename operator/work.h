@@ -34,6 +34,8 @@ struct controller {
     struct state_table *states;
     struct kube_recorder *recorder;
     struct work *works;          /* all that is under way */
+    struct work *spares;         /* memory for the next ones: to free so large a block makes malloc tidy up each time */
+    size_t spare_count;
     controller_say_fn *say; void *say_ctx; /* NULL: there is no channel */
     uint64_t authority_generation; /* counts the authorities that this process has seen */
     bool synced, leading;
@@ -51,9 +53,11 @@ struct work {
     int64_t begun_ms;
     int passes;
 
-    cJSON *object;              /* the job as it was read */
+    cJSON *object;              /* the job as it was read, or as we have written it since */
+    cJSON *sent;                /* the status that is on its way */
     struct training_job *job;
-    struct job_status *status;  /* as stored */
+    struct job_status *status;  /* as stored; points to the next one */
+    struct job_status stored;
     char version[KUBE_VERSION_MAX];
     struct observed seen;
     struct plan plan; bool has_plan;
@@ -80,6 +84,7 @@ void work_begin(struct controller *c, const struct kube_key *key, const char *re
 void work_step(struct work *w);                        /* observe, reconcile, go on from there */
 void work_end(struct work *w);
 void work_free(struct work *w);
+void work_free_spares(struct controller *c);
 /* Notes that a request failed: the look is repeated later. */
 void work_fail(struct work *w, const char *what, const struct kube_reply *reply);
 

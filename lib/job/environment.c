@@ -137,7 +137,7 @@ static void put_hosts(struct scope *s, const char *name, enum job_role role, enu
     char endpoint[ADDRESS_MAX];
 
     for (size_t k = 0; k < (role == also ? 1 : 2); k++) {
-        for (int32_t i = 0; s->job->spec.roles[roles[k]].present && i < s->job->spec.roles[roles[k]].replicas; i++) {
+        for (int32_t i = 0; buf_ok(&b) && s->job->spec.roles[roles[k]].present && i < s->job->spec.roles[roles[k]].replicas; i++) {
             address_endpoint(s->job, s->context->addresses, roles[k], i, endpoint);
             buf_addf(&b, "%s%s", b.len > 0 ? "," : "", endpoint);
         }

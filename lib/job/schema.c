@@ -246,17 +246,34 @@ static void complain_value(struct checker *c, const struct path *path, const cJS
 
 /* ---- scalars ---------------------------------------------------------------------------------------------------------- */
 
-enum { PATTERN_TEXT_MAX = 4096 };
+enum { PATTERN_TEXT_MAX = 4096, PATTERNS_MAX = 1024 };
+
+/* The schema's patterns, compiled when they are first met and kept, as the schema is: to compile one costs more than all the rest
+ * of a check. A pattern is known by its place in the schema. */
+static const regex_t *compiled(const char *pattern)
+{
+    static struct known { const char *pattern; bool is_good; regex_t regex; } known[PATTERNS_MAX];
+    static size_t count;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct known *found = NULL;
+
+    (void)pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count && found == NULL; i++)
+        found = known[i].pattern == pattern ? &known[i] : NULL;
+    if (found == NULL && count < PATTERNS_MAX) {
+        found = &known[count++];
+        found->pattern = pattern;
+        found->is_good = regcomp(&found->regex, pattern, REG_EXTENDED | REG_NOSUB) == 0;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return found != NULL && found->is_good ? &found->regex : NULL;
+}
 
 static bool matches(const char *text, const char *pattern)
 {
-    regex_t regex;
+    const regex_t *regex = compiled(pattern);
 
-    if (strlen(text) > PATTERN_TEXT_MAX || regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0)
-        return false;
-    bool found = regexec(&regex, text, 0, NULL, 0) == 0;
-    regfree(&regex);
-    return found;
+    return regex != NULL && strlen(text) <= PATTERN_TEXT_MAX && regexec(regex, text, 0, NULL, 0) == 0;
 }
 
 static size_t character_count(const char *text)

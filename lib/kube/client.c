@@ -12,6 +12,7 @@
 #include "kube/credentials.h"
 #include "kube/line.h"
 #include "kube/request.h"
+#include "kube/strip.h"
 #include "kube/throttle.h"
 #include "kube/transfer.h"
 
@@ -22,10 +23,14 @@
 #define STREAM_AHEAD (4u << 20)     /* bytes of a stream that one turn of the loop may bring, beyond a line */
 #define KEEP_BYTES (256u << 10)     /* a stream's buffer that grew over this is given back when it is empty */
 #define EXPIRE_EVERY_MS 500
+#define BACKGROUND_ALONE 8          /* calls of the background at a time while there is nothing else; else one */
+
+struct calls { struct kube_call *first, **last; };
 
 /* A call's list holds it through `link`, whichever of the client's lists that is. */
 struct kube_call {
     struct kube_call *next, **link;
+    struct calls *list;
     struct kube_call *next_ready;   /* a stream with bytes to give */
     struct kube_client *client;
     CURL *easy;                     /* NULL while it waits */
@@ -34,7 +39,8 @@ struct kube_call {
     kube_reply_fn *done;
     kube_line_fn *line;             /* a stream */
     void *ctx;
-    bool urgent, raw, counted, ready, ended;
+    bool raw, counted, background, is_list, ready, ended;
+    const char *const *drops;
     enum kube_want want;
     int64_t begun_ms, until_ms;     /* until_ms 0 = for ever */
     size_t max_bytes;
@@ -52,8 +58,6 @@ struct sock {
     int64_t heard_ms;
 };
 
-struct calls { struct kube_call *first, **last; };
-
 struct kube_client {
     struct loop *loop;
     const struct kube_config *config;
@@ -61,7 +65,8 @@ struct kube_client {
     struct loop_timer *timer, *pump_timer;
     struct kube_credentials credentials;
     struct kube_throttle throttle;
-    struct calls waiting, active, dead;
+    struct calls waiting, background, active, dead;
+    uint32_t background_active;
     struct kube_call *ready;
     struct sock *socks;
     CURL *idle[IDLE_HANDLES];
@@ -78,18 +83,19 @@ static void pump(struct kube_client *c);
 static void calls_add(struct calls *list, struct kube_call *k)
 {
     k->next = NULL;
+    k->list = list;
     k->link = list->last;
     *list->last = k;
     list->last = &k->next;
 }
 
-static void calls_remove(struct calls *list, struct kube_call *k)
+static void calls_remove(struct kube_call *k)
 {
     *k->link = k->next;
     if (k->next != NULL)
         k->next->link = k->link;
     else
-        list->last = k->link;
+        k->list->last = k->link;
 }
 
 static void call_free(struct kube_call *k)
@@ -129,11 +135,11 @@ static void end_call(struct kube_call *k)
         k->easy = NULL;
         k->headers = NULL;
         c->stats.in_flight--;
-        calls_remove(&c->active, k);
+        c->background_active -= k->background;
     } else {
         c->stats.waiting--;
-        calls_remove(&c->waiting, k);
     }
+    calls_remove(k);
     calls_add(&c->dead, k);
 }
 
@@ -242,8 +248,9 @@ static void on_pump_timer(void *ctx)
 
 static void start(struct kube_client *c, struct kube_call *k, int64_t now_ms)
 {
-    calls_remove(&c->waiting, k);
+    calls_remove(k);
     c->stats.waiting--;
+    c->background_active += k->background;
     kube_credentials_refresh(&c->credentials, now_ms, clock_wall_ms());
     k->easy = c->idle_count > 0 ? c->idle[--c->idle_count] : curl_easy_init();
     assert(k->easy != NULL);
@@ -328,6 +335,17 @@ static void give_reply(struct kube_call *k, struct kube_reply *reply, struct err
     cJSON_Delete(reply->object);
 }
 
+static int parse_answer(struct kube_call *k, cJSON **ret_object, struct error *e)
+{
+    if (k->drops != NULL) {
+        struct buf stripped = BUF_INIT(k->answer.max + sizeof "null");
+        kube_strip(buf_text(&k->answer), k->answer.len, k->is_list ? "items" : NULL, k->drops, &stripped);
+        buf_release(&k->answer);
+        k->answer = stripped;
+    }
+    return json_parse(buf_text(&k->answer), k->answer.len, ret_object, e);
+}
+
 static void finish(struct kube_call *k, CURLcode code)
 {
     struct kube_client *c = k->client;
@@ -353,7 +371,7 @@ static void finish(struct kube_call *k, CURLcode code)
         kube_status_error((int)http_status, buf_text(&k->answer), k->answer.len, k->http.what, &status, &e);
     else if (code != CURLE_OK)
         transfer_error(k, code, &e);
-    else if (k->line == NULL && k->want != KUBE_WANT_NOTHING && json_parse(buf_text(&k->answer), k->answer.len, &reply.object, &e) < 0)
+    else if (k->line == NULL && k->want != KUBE_WANT_NOTHING && parse_answer(k, &reply.object, &e) < 0)
         (void)error_set(&e, ERROR_IO, "%s: the answer is no JSON", k->http.what);
     reply.reason = status.reason;
     reply.already_exists = strcmp(status.reason, "AlreadyExists") == 0;
@@ -399,20 +417,29 @@ static void finish_done(struct kube_client *c)
     }
 }
 
+/* Whose turn it is; NULL: nobody waits. */
+static struct kube_call *next_waiting(const struct kube_client *c)
+{
+    uint32_t others = c->throttle.in_flight - c->background_active;
+    uint32_t room = others > 0 ? 1 : BACKGROUND_ALONE;
+
+    return c->background.first != NULL && c->background_active < room ? c->background.first : c->waiting.first;
+}
+
 static void start_waiting(struct kube_client *c)
 {
     int64_t now_ms = clock_mono_ms();
 
-    while (c->waiting.first != NULL && kube_throttle_may_send(&c->throttle, now_ms))
-        start(c, c->waiting.first, now_ms);
+    while (next_waiting(c) != NULL && kube_throttle_may_send(&c->throttle, now_ms))
+        start(c, next_waiting(c), now_ms);
 }
 
 /* What waited too long for its turn. */
-static void expire_waiting(struct kube_client *c)
+static void expire_waiting(const struct calls *list)
 {
     int64_t now_ms = clock_mono_ms();
 
-    for (struct kube_call *k = c->waiting.first, *next; k != NULL; k = next) {
+    for (struct kube_call *k = list->first, *next; k != NULL; k = next) {
         next = k->next;
         if (k->until_ms == 0 || now_ms < k->until_ms)
             continue;
@@ -420,7 +447,7 @@ static void expire_waiting(struct kube_client *c)
         struct error e = ERROR_INIT;
         (void)error_set(&e, ERROR_TIMEOUT, "%s: not sent: the API server takes too long for the requests before it", k->http.what);
         give_reply(k, &reply, &e);
-        next = c->waiting.first; /* the callback may have cancelled the one that was next */
+        next = list->first; /* the callback may have cancelled the one that was next */
     }
 }
 
@@ -432,8 +459,9 @@ static void pump(struct kube_client *c)
     finish_done(c);
     give_ready(c);
     start_waiting(c);
-    if (c->waiting.first != NULL && !loop_timer_armed(c->pump_timer)) {
-        expire_waiting(c);
+    if ((c->waiting.first != NULL || c->background.first != NULL) && !loop_timer_armed(c->pump_timer)) {
+        expire_waiting(&c->waiting);
+        expire_waiting(&c->background);
         int64_t now_ms = clock_mono_ms(), wake = kube_throttle_wake_ms(&c->throttle, now_ms);
         loop_timer_at(c->pump_timer, wake > 0 && wake < now_ms + EXPIRE_EVERY_MS ? wake : now_ms + EXPIRE_EVERY_MS);
     }
@@ -451,16 +479,16 @@ static int send_call(struct kube_client *c, const struct kube_request *r, kube_l
     if (kube_http_of(r, &http, e) < 0)
         return -1;
     struct kube_call *k = xcalloc(1, sizeof *k);
-    *k = (struct kube_call){ .client = c, .http = http, .done = done, .line = line, .ctx = ctx, .urgent = r->urgent, .raw = r->raw,
-                             .want = r->want, .begun_ms = clock_mono_ms() };
+    *k = (struct kube_call){ .client = c, .http = http, .done = done, .line = line, .ctx = ctx, .raw = r->raw, .background = r->background,
+                             .is_list = r->verb == KUBE_LIST, .drops = r->drops, .want = r->want, .begun_ms = clock_mono_ms() };
     k->max_bytes = r->max_bytes > 0 ? r->max_bytes : JSON_MAX_BYTES;
     k->answer = (struct buf)BUF_INIT(k->max_bytes + (line != NULL ? STREAM_AHEAD : 0));
     kube_lines_init(&k->lines, k->max_bytes, r->raw);
     k->counted = line == NULL && !r->urgent;
     k->until_ms = r->deadline_ms > 0 ? k->begun_ms + r->deadline_ms : line != NULL ? 0 : k->begun_ms + DEADLINE_MS;
-    calls_add(&c->waiting, k);
+    calls_add(k->background ? &c->background : &c->waiting, k);
     c->stats.waiting++;
-    bool first = c->waiting.first == k && kube_throttle_may_send(&c->throttle, k->begun_ms);
+    bool first = next_waiting(c) == k && kube_throttle_may_send(&c->throttle, k->begun_ms);
     if (!k->counted || first)
         start(c, k, k->begun_ms);
     else if (!loop_timer_armed(c->pump_timer))
@@ -530,6 +558,7 @@ int kube_client_new(struct loop *l, const struct kube_config *config, const stru
     c->loop = l;
     c->config = config;
     c->waiting.last = &c->waiting.first;
+    c->background.last = &c->background.first;
     c->active.last = &c->active.first;
     c->dead.last = &c->dead.first;
     kube_throttle_init(&c->throttle, options != NULL && options->max_in_flight > 0 ? options->max_in_flight : IN_FLIGHT);
@@ -557,6 +586,8 @@ void kube_client_free(struct kube_client *c)
     assert(c->busy == 0);
     while (c->waiting.first != NULL)
         end_call(c->waiting.first);
+    while (c->background.first != NULL)
+        end_call(c->background.first);
     while (c->active.first != NULL)
         end_call(c->active.first);
     free_dead(c);

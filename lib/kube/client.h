@@ -3,7 +3,7 @@
  *
  * One thread: everything is called on the loop's thread, and so are the callbacks, never from within the call that caused
  * them. A call ends in exactly one reply unless it is cancelled or the client freed. Requests beyond the window of requests in
- * flight wait in the client, urgent ones (leases) ahead of the others; the window halves when the server says 429 or 503 and
+ * flight wait in the client, urgent ones (leases) ahead of the others, those in the background (events) behind; the window halves when the server says 429 or 503 and
  * grows again with its answers. Nothing is retried here: reply.error->kind says what the caller does next.
  *
  *   ERROR_CONFLICT   409: AlreadyExists (reply.already_exists) or a resourceVersion or uid that is no longer current
@@ -71,6 +71,8 @@ struct kube_request {
     enum kube_propagation propagation;
 
     enum kube_want want;
+    const char *const *drops;             /* members of the objects that nobody reads: null in the reply (strip.h); kept, not copied */
+    bool background;                      /* behind everything else that waits; one at a time gets through all the same */
     bool urgent;                          /* ahead of everything that waits, and outside the window */
     bool raw;                             /* a stream of text, not of JSON: lines longer than max_line come in pieces */
     int64_t deadline_ms;                  /* how long it may take in all, waiting included; 0 = 60 s, for streams for ever */

@@ -5,8 +5,10 @@
 
 #include "base/mem.h"
 #include "kube/request.h"
+#include "kube/strip.h"
 
 #define INITIAL_END "k8s.io/initial-events-end"
+#define KEEP_BYTES (64u << 10)   /* a line's buffer that grew over this is given back */
 
 struct kube_informer {
     struct loop *loop;
@@ -19,6 +21,7 @@ struct kube_informer {
     struct loop_timer *timer;
     enum error_kind told;        /* the trouble told last, in a row */
     bool synced;
+    struct buf stripped;         /* of the line that is being read; the memory is kept */
     struct kube_informer_stats stats;
 };
 
@@ -83,6 +86,18 @@ static void garbled(struct kube_informer *i, const char *why)
     tell(i, &e);
 }
 
+static int parse_line(struct kube_informer *i, const char *line, size_t len, cJSON **ret_frame, struct error *e)
+{
+    if (i->def.drops == NULL)
+        return json_parse(line, len, ret_frame, e);
+    buf_clear(&i->stripped);
+    kube_strip(line, len, "object", i->def.drops, &i->stripped);
+    int code = json_parse(buf_text(&i->stripped), i->stripped.len, ret_frame, e);
+    if (i->stripped.cap > KEEP_BYTES)
+        buf_release(&i->stripped);
+    return code;
+}
+
 static void on_line(void *ctx, const char *line, size_t len)
 {
     static const struct { const char *type; enum kube_watch_event event; } TYPES[] = {
@@ -93,7 +108,7 @@ static void on_line(void *ctx, const char *line, size_t len)
     struct error e;
     struct kube_key key;
 
-    if (json_parse(line, len, &frame, &e) < 0) {
+    if (parse_line(i, line, len, &frame, &e) < 0) {
         garbled(i, "a line is no JSON");
         return;
     }
@@ -136,7 +151,7 @@ static void send_request(struct kube_informer *i, const struct kube_watch_output
     struct error e;
     struct kube_request r = {
         .verb = watch ? KUBE_WATCH : KUBE_LIST, .resource = i->def.resource, .ns = i->ns, .label_selector = i->label_selector,
-        .field_selector = i->field_selector, .want = i->def.want, .urgent = true, .limit = out->limit,
+        .field_selector = i->field_selector, .want = i->def.want, .drops = i->def.drops, .urgent = true, .limit = out->limit,
         .continue_token = out->continue_token[0] != '\0' ? out->continue_token : NULL,
         .resource_version = out->version[0] != '\0' ? out->version : NULL,
         .server_timeout_s = out->server_timeout_s, .bookmarks = watch, .initial_events = out->initial_events,
@@ -206,7 +221,7 @@ int kube_informer_new(struct loop *l, struct kube_client *client, const struct k
     kube_http_release(&http);
     struct kube_informer *i = xcalloc(1, sizeof *i);
     *i = (struct kube_informer){ .loop = l, .client = client, .def = *def, .ns = xstrdup(def->ns),
-                                 .label_selector = xstrdup(def->label_selector), .field_selector = xstrdup(def->field_selector) };
+                                 .label_selector = xstrdup(def->label_selector), .field_selector = xstrdup(def->field_selector), .stripped = BUF_INIT(JSON_MAX_BYTES) };
     i->cache = kube_cache_new(&def->cache);
     i->watch = kube_watch_new(&def->watch);
     i->timer = loop_timer_new(l, on_timer, i);
@@ -223,6 +238,7 @@ void kube_informer_free(struct kube_informer *i)
     loop_timer_free(i->timer);
     kube_watch_free(i->watch);
     kube_cache_free(i->cache);
+    buf_release(&i->stripped);
     free(i->ns);
     free(i->label_selector);
     free(i->field_selector);

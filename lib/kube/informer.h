@@ -18,6 +18,7 @@ struct kube_informer_def {
     const char *ns;             /* NULL = all namespaces; copied; so the next ones */
     const char *label_selector, *field_selector;
     enum kube_want want;        /* KUBE_WANT_METADATA where project needs no more */
+    const char *const *drops;   /* members that project does not read: null in what it gets (strip.h); static; NULL = none */
     struct kube_cache_def cache;
     void (*synced)(void *ctx);  /* the first commit is done; may be NULL */
     void (*trouble)(void *ctx, const struct error *why, uint32_t failures); /* a list or watch failed; may be NULL */

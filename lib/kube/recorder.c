@@ -7,7 +7,7 @@
 #include "kube/client.h"
 #include "kube/event.h"
 
-#define ON_THEIR_WAY_MAX 64
+#define ON_THEIR_WAY_MAX 512
 
 static const struct kube_resource EVENTS = { "", "v1", "events", "Event", false };
 
@@ -82,7 +82,8 @@ static void send_write(struct kube_recorder *r, const struct kube_event_write *w
     r->posts = p;
     r->count++;
     struct kube_request request = { .verb = p->patch ? KUBE_MERGE_PATCH : KUBE_CREATE, .resource = &EVENTS, .ns = p->key.ns,
-                                    .name = p->patch ? p->key.name : NULL, .body = body, .want = KUBE_WANT_NOTHING };
+                                    .name = p->patch ? p->key.name : NULL, .body = body, .want = KUBE_WANT_NOTHING,
+                                    .background = true };
     if (kube_client_send(r->client, &request, posted, p, &p->call, &e) < 0) {
         kube_events_lost(r->events, &p->key);
         r->dropped++;

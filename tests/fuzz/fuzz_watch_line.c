@@ -10,6 +10,7 @@
 #include "kube/lease.h"
 #include "kube/line.h"
 #include "kube/request.h"
+#include "kube/strip.h"
 #include "kube/watch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -21,6 +22,23 @@ static bool project(void *ctx, const cJSON *object, void *ret_entry)
     (void)ctx;
     *(int64_t *)ret_entry = json_int(object, "status.phase", 1);
     return !kube_deleting(object);
+}
+
+/* JSON stays JSON, and what no path names stays as it is. */
+static void check_strip(const char *line, size_t len)
+{
+    static const char *const PATHS[] = { "metadata.managedFields", "spec.containers.env", "status", NULL };
+    static const char *const NONE[] = { "x.y.z", NULL };
+    auto_buf struct buf stripped = BUF_INIT(JSON_MAX_BYTES), same = BUF_INIT(JSON_MAX_BYTES);
+    auto_json cJSON *tree = NULL;
+    struct error e;
+
+    kube_strip(line, len, "object", PATHS, &stripped);
+    if (json_parse(buf_text(&stripped), stripped.len, &tree, &e) < 0 || json_at(json_at(tree, "object"), "status") != NULL)
+        abort();
+    kube_strip(line, len, "object", NONE, &same);
+    if (same.len != len || memcmp(buf_text(&same), line, len) != 0)
+        abort();
 }
 
 static void on_line(void *ctx, const char *line, size_t len)
@@ -38,6 +56,7 @@ static void on_line(void *ctx, const char *line, size_t len)
     w->now_ms += 100;
     if (json_parse(line, len, &frame, &e) < 0)
         return;
+    check_strip(line, len);
     const cJSON *object = json_at(frame, "object");
     int code;
     kube_status_object_error(object, &code, &status, &e);
