@@ -192,6 +192,13 @@ BENCHES := $(patsubst bench/bench_%.py,%,$(wildcard bench/bench_*.py))
 bench: $(addprefix bench-,$(BENCHES)) ## run every benchmark (bench-NAME: one); figures in build/bench/NAME.json
 $(addprefix bench-,$(BENCHES)): bench-%: all test-programs
 	$(PYTHON) bench/bench_$*.py $(TOP)/bench/$*.json
+bench-operator: $(TOP)/bench/post
+
+# Sends one request many times: how benchmarks submit jobs. No part of it is lib/kube.
+$(TOP)/bench/post: bench/post.c $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
+	@mkdir -p $(@D)
+	$(call say,link,$@)
+	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -MF $@.d -MT $@ $(ALL_LDFLAGS) -o $@ $< $(LIB_base) $(LIBS) -lcurl
 
 # What the all-reduce is held against: loops of our own around OpenMPI and Gloo, and one around our ring.
 APT_ALLREDUCE := openmpi-bin libopenmpi-dev libgloo-dev

