@@ -102,11 +102,16 @@ static bool matches_conditions(const struct failure_rule *rule, const struct fai
     return false;
 }
 
-/* regcomp writes repetitions out: "((a{999}){999}){999}" would take all memory there is. */
-static bool is_bearable(const char *pattern)
+/* regcomp writes repetitions out: "((a{999}){999}){999}" would take all memory there is. And regexec tries everything for a reference
+ * back, "(.*)(.*)(.*)\3\2\1b", which glibc knows and POSIX does not. */
+bool restart_pattern_is_bearable(const char *pattern)
 {
     uint64_t copies = 1;
 
+    for (const char *p = pattern; (p = strchr(p, '\\')) != NULL && p[1] != '\0'; p += 2) {
+        if (p[1] >= '1' && p[1] <= '9')
+            return false;
+    }
     for (const char *p = pattern; (p = strchr(p, '{')) != NULL; p++) {
         uint64_t most = 0, number = 0;
         for (const char *q = p + 1; *q == ',' || (*q >= '0' && *q <= '9'); q++) {
@@ -126,7 +131,7 @@ static bool matches_message(const struct failure_rule *rule, const struct failur
 {
     regex_t pattern;
 
-    if (event->message == NULL || !is_bearable(rule->message_pattern) ||
+    if (event->message == NULL || !restart_pattern_is_bearable(rule->message_pattern) ||
         regcomp(&pattern, rule->message_pattern, REG_EXTENDED | REG_NOSUB) != 0)
         return false;
     bool found = regexec(&pattern, event->message, 0, NULL, 0) == 0;

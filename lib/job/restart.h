@@ -56,6 +56,8 @@ void restart_decide(const struct training_job *job, const struct restart_counter
 enum failure_class restart_classify(const struct failure_event *event);
 bool restart_is_user_code(int32_t exit_code); /* 1..127 permanent, 128..255 retryable */
 bool restart_rule_matches(const struct training_job *job, const struct failure_event *event); /* does any rule name this failure? */
+/* False: a regular expression that would take all memory or time there is; it may not be compiled. */
+bool restart_pattern_is_bearable(const char *pattern);
 /* "worker-1 exited with code 127 (command not found)", "worker-1 could not start (code 126): exec /app/train: permission denied",
  * "ps-0 was lost: NodeLost". Pure description. */
 void restart_describe(const struct failure_event *event, char ret_text[160]);

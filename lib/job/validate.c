@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "job/job.h"
 #include "job/names.h"
+#include "job/restart.h"
 #include "job/spec.h"
 
 struct validator {
@@ -302,6 +303,19 @@ static void rule_codes_exclude_success(struct validator *v)
     }
 }
 
+static void rule_patterns_are_bearable(struct validator *v)
+{
+    const cJSON *rule;
+    int number = 0;
+
+    cJSON_ArrayForEach(rule, json_at(v->spec, "failurePolicy.rules")) {
+        const char *pattern = json_text(rule, "onMessagePattern", NULL);
+        if (pattern != NULL && !restart_pattern_is_bearable(pattern))
+            broken(v, "spec.failurePolicy.rules[%d].onMessagePattern", number);
+        number++;
+    }
+}
+
 static void rule_patterns_compile(struct validator *v)
 {
     const char *general = v->message;
@@ -311,8 +325,9 @@ static void rule_patterns_compile(struct validator *v)
     cJSON_ArrayForEach(rule, json_at(v->spec, "failurePolicy.rules")) {
         const char *pattern = json_text(rule, "onMessagePattern", NULL);
         regex_t regex;
-        int result = pattern != NULL && strlen(pattern) <= 1024 ? regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) : 0;
-        if (pattern != NULL && strlen(pattern) <= 1024 && result == 0) {
+        bool is_tried = pattern != NULL && restart_pattern_is_bearable(pattern);
+        int result = is_tried ? regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) : 0;
+        if (is_tried && result == 0) {
             regfree(&regex);
         } else if (result != 0) {
             char why[96], exact[256];
@@ -349,6 +364,7 @@ static const struct { const char *message; void (*look)(struct validator *v); } 
     { "failurePolicy.backoffBaseSeconds must not be above backoffMaxSeconds", backoff_is_ordered },
     { "targetRoles of failurePolicy.rules must be roles of this job", rule_targets_exist },
     { "0 is success and cannot be among the values of operator In", rule_codes_exclude_success },
+    { "would take too long: the numbers in braces, multiplied, must not be above 1000, and \\1 to \\9 cannot be used", rule_patterns_are_bearable },
     { "not a POSIX extended regular expression", rule_patterns_compile },
 };
 

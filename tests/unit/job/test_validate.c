@@ -107,6 +107,9 @@ Test(validate, what_is_just_over_is_refused)
         { "failurePolicy: {rules: [{action: Ignore, targetRoles: [Evaluator]}]}", "must be roles of this job" },
         { "failurePolicy: {rules: [{action: Ignore, onExitCodes: {operator: In, values: [0]}}]}", "0 is success" },
         { "failurePolicy: {rules: [{action: FailJob, onMessagePattern: '[a'}]}", "not a POSIX extended regular expression" },
+        { "failurePolicy: {rules: [{action: FailJob, onMessagePattern: '((a{200}){200}){200}'}]}", "would take too long" },
+        { "failurePolicy: {rules: [{action: FailJob, onMessagePattern: 'a{1001}'}]}", "would take too long" },
+        { "failurePolicy: {rules: [{action: FailJob, onMessagePattern: '(.*)(.*)(.*)\\3\\2\\1b'}]}", "would take too long" },
         { "failurePolicy: {backoffMaxSeconds: 0}", "must not be above backoffMaxSeconds" }, /* against the default of the other */
         { "managedBy: nobody", "matches" },
         { "checkpoint: {path: 's3:///x'}", "matches" },
