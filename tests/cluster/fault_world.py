@@ -110,6 +110,8 @@ class Api:
         with contextlib.closing(connection):
             connection.request("GET", f"{path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
             answer = connection.getresponse()
+            if answer.status in (429, 500, 503):
+                raise OSError(f"not now: {answer.read()[:200]!r}")
             while line := answer.readline():
                 yield json.loads(line)
 
@@ -126,12 +128,22 @@ class Watcher:
             tell("ADDED", item)
         self.thread.start()
 
+    def _list_anew(self) -> None:
+        """What happened since the last event is not known one by one: what is there now is told as changed."""
+        listed = self.api.request("GET", self.path)
+        for item in listed["items"]:
+            self.tell("MODIFIED", item)
+        self.version = listed["metadata"]["resourceVersion"]
+
     def _run(self) -> None:
         while not self.ending:
             try:
                 for event in self.api.watch(self.path, self.version, 300):
-                    if event["type"] == "ERROR":
-                        raise RuntimeError(f"watch {self.path}: {event}")
+                    if event.get("type") == "ERROR" or event.get("kind") == "Status":
+                        if (event.get("object") or event).get("code") != 410:
+                            raise RuntimeError(f"watch {self.path}: {event}")
+                        self._list_anew()
+                        break
                     self.version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
                         self.tell(event["type"], event["object"])
@@ -520,7 +532,7 @@ class World:
         self.user.load_cert_chain(str(self.server.pki.path("admin.crt")), str(self.server.pki.path("admin.key")))
         self.api = Api(self.server.port, self.user)
         self.apply_crd(crd)
-        self.server.start_controllers("garbage-collector-controller", "namespace-controller")
+        self.server.start_controllers("garbage-collector-controller", "namespace-controller", "resourcequota-controller")
         self.proxies = Proxies()
         self.kubelet, self.record = Kubelet(self.api), Record()
 
