@@ -117,9 +117,9 @@ def test_the_rights_of_one_namespace_are_enough(world, tmp_path):
                     "watchNamespaces={role-mine},watchNodes=false", "--show-only", "templates/rbac.yaml"], quiet=True)
     assert "ClusterRole" not in rendered
     world.server.kubectl("apply", "-f", "-", stdin=rendered)
-    config = world.server.pki.kubeconfig("one-namespace", f"https://127.0.0.1:{world.server.port}", "system:serviceaccount:ringmaster-system:ringmaster")
+    config = world.server.pki.kubeconfig("one-namespace", f"https://127.0.0.1:{world.server.port}", "system:serviceaccount:ringmaster-system:ringmaster-operator")
     operator = Operator(config, world.logs / "role.log", "--namespaces", "role-mine", "--watch-nodes=false", "--lease-namespace", "ringmaster-system",
-                        "--lease-name", "ringmaster").start()
+                        "--lease-name", "ringmaster-operator").start()
     try:
         world.submit("role-other", job("not-ours"))
         cases = [(kind, name_of(kind, 1)) for kind in KINDS]
@@ -128,7 +128,7 @@ def test_the_rights_of_one_namespace_are_enough(world, tmp_path):
         assert operator.alive(), operator.log()[-3000:]
     finally:
         code = operator.stop()
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join(wrong) + operator.log()[-2000:]
     assert code == 0 and not operator.findings(), operator.findings()
     assert "forbidden" not in operator.log().lower(), [line for line in operator.log().splitlines() if "forbidden" in line.lower()][:5]
     assert "status" not in world.api.get(f"{JOBS}/namespaces/role-other/trainingjobs/not-ours")
