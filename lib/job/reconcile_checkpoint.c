@@ -77,7 +77,7 @@ void answer_checkpoint_wishes(struct pass *p)
     struct job_status *s = p->status;
     const cJSON *annotation = cJSON_GetObjectItemCaseSensitive(p->job->annotations, JOB_CHECKPOINT_NOW);
     const char *value = cJSON_IsString(annotation) ? annotation->valuestring : "";
-    char cut[sizeof s->checkpoint_request.value];
+    char cut[sizeof s->checkpoint_request.value] = ""; /* text_set compares with what is there */
 
     answer_pending(p);
     if (phase_is_final(p->before->phase) && is_pending(s))
