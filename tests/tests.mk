@@ -124,7 +124,16 @@ test-cluster: $(TEST_DEPS) deps-cluster programs $(BUILD)/tests/cluster/kube_cli
 	$(PYTHON) -m pytest -q tests/cluster $(if $(T),-k "$(T)")
 
 MINUTES ?= 30
-test-long: $(TEST_DEPS) deps-cluster all ## what takes longer than `make test` may: MINUTES (30) of random chaos on the cluster
+# A crash at every single write, ten minutes of faults, the same suites with sanitizers, and a soak: about an hour.
+FAULT_SUITES := $(addprefix tests/cluster/,test_crash_points.py test_fault_proxy.py test_hostile_jobs.py test_operator_replicas.py)
+.PHONY: test-long-operator
+test-long-operator: $(TEST_DEPS) all
+	CRASH_POINTS=all FAULT_SECONDS=600 $(PYTHON) -m pytest -q -s $(FAULT_SUITES)
+	$(MAKE) --no-print-directory VARIANT=asan $(TOP)/asan/bin/ringmaster-operator
+	VARIANT=asan FAULT_SECONDS=120 $(PYTHON) -m pytest -q -s $(FAULT_SUITES)
+	$(PYTHON) tests/chaos/soak_operator.py $(MINUTES)
+
+test-long: $(TEST_DEPS) deps-cluster all test-long-operator ## what takes longer than `make test` may: MINUTES (30) of random chaos on the cluster and as many of a soak, every crash point, faults for long
 	$(PYTHON) tests/chaos/chaos.py --minutes $(MINUTES)
 
 # ---- lint -------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ def judge(samples, jobs, wrong):
     growth = slope([(s["at_s"] / 3600, s["rss_kb"]) for s in settled])
     rise = growth * (settled[-1]["at_s"] - settled[0]["at_s"]) / 3600
     idle, last = samples[0], samples[-1]
-    figures = {"jobs": jobs, "seconds": round(last["at_s"]), "rss_kb_first": idle["rss_kb"], "rss_kb_settled": settled[0]["rss_kb"], "rss_kb_last": last["rss_kb"],
+    figures = {"jobs": jobs, "seconds": round(last["at_s"]), "rss_kb_first": idle["rss_kb"], "rss_kb_settled": settled[0]["rss_kb"],
+        "rss_kb_last": last["rss_kb"],
                "rss_kb_max": max(s["rss_kb"] for s in samples), "growth_kb_per_hour": round(growth), "fds_first": idle["fds"], "fds_last": last["fds"],
                "fds_max": max(s["fds"] for s in samples), "cpu_ms_per_job": round(1000 * last["cpu_s"] / max(jobs, 1), 2)}
     if growth > GROWTH_KB_PER_HOUR and rise > ALLOCATOR_KB and VARIANT == "release":

@@ -45,7 +45,7 @@ class ApiServer:
             "--service-account-key-file", self.pki.path("sa.pub"), "--service-account-signing-key-file", self.pki.path("sa.key")])
         ready = [self.programs / "kubectl", "--kubeconfig", self.kubeconfig, "get", "--raw", "/readyz"]
         try:
-            wait_for("the API server is ready", lambda: ok(ready), 90)
+            wait_for("the API server is ready", lambda: ok(ready), 180)
         except ClusterError as error:
             raise ClusterError(f"{error}; its log ends:\n{self.processes.tail('kube-apiserver')}") from error
 

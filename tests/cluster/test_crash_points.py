@@ -9,16 +9,15 @@ CRASH_POINTS=all takes every write of both lives (make test-long-operator); othe
 import functools
 import json
 import os
-import pathlib
 import time
 
 import pytest
 from fault_proxy import CrashAt
-from fault_world import ROOT, Operator, World, check_life, in_lanes, job, outcome
+from fault_world import ROOT, VALGRIND, VARIANT, Operator, World, check_life, in_lanes, job, outcome
 
 LANES = int(os.environ.get("CRASH_LANES", "4"))
 ALL = os.environ.get("CRASH_POINTS") == "all"
-SAMPLE = 14          # writes of each life, when not all
+SAMPLE = 10          # writes of each life, when not all
 PORT = 18300
 
 
@@ -97,10 +96,10 @@ GENUINE = {  # what each life may tell, and how often at most
 }
 
 
-def live(lane: Lane, life: str, name: str, policy: CrashAt) -> dict:
+def live(lane: Lane, life: str, name: str, policy: CrashAt, wrapper=()) -> dict:
     """One life under one policy: its outcome, and all that was wrong about it."""
     world = lane.world
-    operator = Operator(lane.kubeconfig, lane.log, "--namespaces", lane.ns, "--leader-elect=false", "--listen", f"127.0.0.1:{lane.port}")
+    operator = Operator(lane.kubeconfig, lane.log, "--namespaces", lane.ns, "--leader-elect=false", "--listen", f"127.0.0.1:{lane.port}", wrapper=wrapper)
     policy.kill = operator.kill
     lane.proxy.policy = policy
     wrong, uid, events = [], None, {}
@@ -180,3 +179,11 @@ def test_a_crash_after_each_single_write(world, lanes, life):
     print(f"{life} life: {told['fired']} crashes in a row")
     assert not compare(life, told, wanted), told
     assert told["fired"] >= 10
+
+
+@pytest.mark.skipif(VARIANT != "release", reason="valgrind and sanitizers do not go together")
+@pytest.mark.parametrize("life", LIVES)
+def test_valgrind_finds_nothing(world, lanes, life):
+    """Both lives with each access to memory checked: the operator ends with 99 when one was wrong, or something was leaked."""
+    told = live(lanes[0], life, f"{life}-valgrind", CrashAt(), tuple(VALGRIND))
+    assert not compare(life, told, reference(lanes[0], life)), told

@@ -16,7 +16,7 @@ from fault_proxy import Chaos, LateWatch, TcpProxy
 from fault_world import FINAL, ROOT, Operator, World, in_lanes
 from traffic import KINDS, QUIET_S, Traffic, history, name_of, run_one, wrong_lives
 
-SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
+SECONDS = float(os.environ.get("FAULT_SECONDS", "45"))
 SEED = int(os.environ.get("FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 DRIVERS = 3          # jobs under way in each namespace
 
@@ -32,7 +32,8 @@ def test_a_watch_of_jobs_that_is_far_behind(world):
     """The operator knows what it has written, and what it was told when it asked, however late the watch tells of it."""
     ns, proxy = world.namespace("late"), world.proxy(tls=True)
     proxy.policy = LateWatch(2.5)
-    operator = Operator(world.kubeconfig("late", f"https://127.0.0.1:{proxy.port}"), world.logs / "late.log", "--namespaces", ns, "--leader-elect=false").start()
+    operator = Operator(world.kubeconfig("late", f"https://127.0.0.1:{proxy.port}"), world.logs / "late.log", "--namespaces", ns,
+        "--leader-elect=false").start()
     try:
         cases = [(kind, name_of(kind, number)) for number in (1, 2) for kind in KINDS]
         wrong = [w for w in in_lanes([ns] * len(cases), cases, lambda _, case: run_one(world, ns, *case, lambda: QUIET_S)) if w]

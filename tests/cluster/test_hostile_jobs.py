@@ -11,11 +11,12 @@ import random
 import time
 
 import pytest
-from fault_world import FINAL, JOBS, MERGE, ROOT, Operator, Refused, World, job
+from fault_world import JOBS, MERGE, ROOT, Operator, Refused, World, job
 
 SEED = int(os.environ.get("HOSTILE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 FUZZED = 110
-COMMANDS = ["$(rm -rf /)", "`touch /tmp/pwned`", "'; reboot; '", "\"; exec sh; \"", "${IFS}|nc", "%s%s%n%n", "../../../etc/passwd", "\n\nHost: x\r\n\r\n", "\u202e\u0000",
+COMMANDS = ["$(rm -rf /)", "`touch /tmp/pwned`", "'; reboot; '", "\"; exec sh; \"", "${IFS}|nc", "%s%s%n%n", "../../../etc/passwd",
+    "\n\nHost: x\r\n\r\n", "\u202e\u0000",
             "\ud83d\ude00" * 50, "a" * 5000, "{{.Values}}", "<script>", "\\", "", " ", "-", "--help", "NaN", "0x10", "null", "True"]
 NUMBERS = [0, 1, -1, 2 ** 31 - 1, 2 ** 31, 2 ** 53, -2 ** 63, 2 ** 63, 1e308, -1e308, 0.5, 1e-320]
 OTHERS = [None, True, [], {}, [[]], {"": ""}, [None], "x", 7]
@@ -80,7 +81,8 @@ def role(replicas, **template):
 def bypassing():
     """Those that no API server with our CRD would have stored."""
     spec = valid()["spec"]
-    bodies = [None, "", "x", 7, [], {}, [spec], True, {"replicaSpecs": None}, {"replicaSpecs": []}, {"replicaSpecs": {}}, {"replicaSpecs": {"Worker": None}},
+    bodies = [None, "", "x", 7, [], {}, [spec], True, {"replicaSpecs": None}, {"replicaSpecs": []}, {"replicaSpecs": {}},
+        {"replicaSpecs": {"Worker": None}},
               {"replicaSpecs": {"Worker": []}}, {"replicaSpecs": {"worker": role(1)}}, {"replicaSpecs": {"Wizard": role(1)}},
               {"replicaSpecs": {"Worker": {"replicas": 1}}}, {"replicaSpecs": {"Worker": role(1)}, "tfReplicaSpecs": {"Worker": role(1)}}]
     bodies += [{"replicaSpecs": {"Worker": {**role(1), "replicas": n}}} for n in [*NUMBERS, "3", "1e9", None, [], {}, 10001, 10000000]]
@@ -96,13 +98,18 @@ def bypassing():
                 ("failurePolicy", {"rules": [{"action": "FailJob", "onMessagePattern": "((((a{255}){255}){255}){255}){255}"}]}),
                 ("failurePolicy", {"rules": [{"action": "FailJob", "onMessagePattern": "(" * 5000}]}),
                 ("failurePolicy", {"rules": [{"action": "FailJob"}] * 3000}), ("frameworks", "TensorFlow"), ("frameworks", [7, None, "Cobol"]),
-                ("network", {"subdomain": "A.b.C", "clusterDomain": "x" * 5000}), ("tfConfig", {"port": 99999999}), ("sidecar", {"ringPort": -1, "shmSize": "lots"}),
-                ("checkpoint", {"path": 5, "keepLast": 0}), ("coordinator", {"role": "Wizard", "index": 1e20}), ("elasticPolicy", {"minReplicas": 9, "maxReplicas": 2}),
-                ("suspend", "no"), ("managedBy", 7), ("volumeClaimTemplates", [None, {"metadata": {"name": "../x"}}]), ("unknown" * 50, deep(80)), ("x", "y" * 500000)]]
+                ("network", {"subdomain": "A.b.C", "clusterDomain": "x" * 5000}), ("tfConfig", {"port": 99999999}), ("sidecar", {"ringPort": -1,
+                "shmSize": "lots"}),
+                ("checkpoint", {"path": 5, "keepLast": 0}), ("coordinator", {"role": "Wizard", "index": 1e20}), ("elasticPolicy", {"minReplicas": 9,
+                "maxReplicas": 2}),
+                ("suspend", "no"), ("managedBy", 7), ("volumeClaimTemplates", [None, {"metadata": {"name": "../x"}}]), ("unknown" * 50, deep(80)),
+                ("x", "y" * 500000)]]
     names = ["a" * 253, "a.b.c", "0", "9-lives", "a" * 52, "a" * 51, "x" * 63 + "." + "y" * 63]
     made = [(f"stored-{i}", body, None) for i, body in enumerate(bodies)] + [(name, spec, None) for name in names]
-    for i, status in enumerate(["x", [], {"phase": "Dancing"}, {"phase": "Running", "attempt": -5}, {"phase": "Running", "attempt": 1e300, "conditions": "x"},
-                                {"conditions": [None, 7, {"type": "Failed"}]}, {"phase": "Succeeded", "completionTime": "yesterday"}, {"failures": {"a": 1}},
+    for i, status in enumerate(["x", [], {"phase": "Dancing"}, {"phase": "Running", "attempt": -5}, {"phase": "Running", "attempt": 1e300,
+        "conditions": "x"},
+                                {"conditions": [None, 7, {"type": "Failed"}]}, {"phase": "Succeeded", "completionTime": "yesterday"},
+                                {"failures": {"a": 1}},
                                 {"phase": "Restarting", "attempt": 2147483647, "restarts": 2147483647, "conditions": []}]):
         made.append((f"status-{i}", spec, status))
     return made
@@ -110,30 +117,40 @@ def bypassing():
 
 def senseless():
     """Valid as far as the schema and its rules go."""
-    bomb = [{"action": "FailJob", "onMessagePattern": p} for p in ("((a{200}){200}){200}", "(.*)(.*)(.*)(.*)\\4\\3\\2\\1b", "(((((x*)*)*)*)*)*y", "[a", "a|*")]
+    bomb = [{"action": "FailJob", "onMessagePattern": p} for p in ("((a{200}){200}){200}", "(.*)(.*)(.*)(.*)\\4\\3\\2\\1b", "(((((x*)*)*)*)*)*y",
+        "[a", "a|*")]
     made = [with_spec(failurePolicy={"rules": [rule]}) for rule in bomb]
     made += [with_spec(replicaSpecs={name: role(n)}) for name in ("PS", "Evaluator", "Chief", "Master", "Worker") for n in (0, 1)]
-    made += [with_spec(replicaSpecs={"Chief": role(1), "Master": role(1)}), with_spec(replicaSpecs={"Worker": role(10000)}), with_spec(replicaSpecs={"Worker": role(10001)}),
-             with_spec(elasticPolicy={"minReplicas": 1, "maxReplicas": 10000}), with_spec(runPolicy={"ttlSecondsAfterFinished": 2 ** 31 - 1, "activeDeadlineSeconds": 1}),
-             with_spec(network={"subdomain": "kubernetes", "servicePerPod": True, "clusterDomain": "a" * 200}), with_spec(tfConfig={"port": 7700}, sidecar={"ringPort": 7700}),
+    made += [with_spec(replicaSpecs={"Chief": role(1), "Master": role(1)}), with_spec(replicaSpecs={"Worker": role(10000)}),
+        with_spec(replicaSpecs={"Worker": role(10001)}),
+             with_spec(elasticPolicy={"minReplicas": 1, "maxReplicas": 10000}), with_spec(runPolicy={"ttlSecondsAfterFinished": 2 ** 31 - 1,
+             "activeDeadlineSeconds": 1}),
+             with_spec(network={"subdomain": "kubernetes", "servicePerPod": True, "clusterDomain": "a" * 200}), with_spec(tfConfig={"port": 7700},
+             sidecar={"ringPort": 7700}),
              with_spec(coordinator={"role": "Worker", "index": 9999}), with_spec(checkpoint={"path": "/../../../etc", "everySteps": 10 ** 12}),
-             with_spec(checkpoint={"path": "s3://" + "b" * 900}), with_spec(sidecar={"image": "; reboot"}), with_spec(sidecar={"mode": "Native", "image": "\u202e" * 300}),
+             with_spec(checkpoint={"path": "s3://" + "b" * 900}), with_spec(sidecar={"image": "; reboot"}), with_spec(sidecar={"mode": "Native",
+             "image": "\u202e" * 300}),
              with_spec(managedBy="ringmaster.dev/operator", suspend=True), with_spec(frameworks=["TensorFlow", "PyTorch", "JAX", "Horovod", "MPI"]),
              with_spec(failurePolicy={"oomPolicy": {"action": "RestartWithMoreMemory", "factor": 16, "maxBytes": "9E"}}),
              with_spec(health={"progressTimeoutSeconds": 1}, failurePolicy={"backoffBaseSeconds": 86400, "backoffMaxSeconds": 86400})]
     ours = ["ringmaster-sidecar", "ringmaster-install", "ringmaster", "main"]
     made += [with_template(lambda t, n=n: t["spec"]["containers"].append({"name": n, "image": "i"})) for n in ours]
     made += [with_template(lambda t, n=n: t["spec"].setdefault("initContainers", []).append({"name": n, "image": "i"})) for n in ours]
-    made += [with_template(lambda t, n=n: t["spec"].setdefault("volumes", []).append({"name": n, "emptyDir": {}})) for n in ("ringmaster", "ringmaster-key", "ringmaster-shm")]
+    made += [with_template(lambda t, n=n: t["spec"].setdefault("volumes", []).append({"name": n, "emptyDir": {}})) for n in ("ringmaster",
+        "ringmaster-key", "ringmaster-shm")]
     made += [with_template(lambda t, k=k, v=v: t["metadata"].setdefault("labels", {}).update({k: v})) for k, v in
-             [("ringmaster.dev/job-uid", "other"), ("ringmaster.dev/attempt", "99"), ("ringmaster.dev/replica-type", "wizard"), ("no/such/key", "x"), ("a", "b" * 100)]]
+             [("ringmaster.dev/job-uid", "other"), ("ringmaster.dev/attempt", "99"), ("ringmaster.dev/replica-type", "wizard"), ("no/such/key", "x"),
+             ("a", "b" * 100)]]
     made += [with_template(lambda t: t["metadata"]["annotations"].update({"ringmaster.dev/main-container": "nobody"})),
              with_template(lambda t: t["metadata"].update({"name": "mine", "namespace": "kube-system"})),
-             with_template(lambda t: t["metadata"].update({"ownerReferences": [{"kind": "Node", "name": "n", "uid": "u", "apiVersion": "v1", "controller": True}]})),
+             with_template(lambda t: t["metadata"].update({"ownerReferences": [{"kind": "Node", "name": "n", "uid": "u", "apiVersion": "v1",
+             "controller": True}]})),
              with_template(lambda t: t["spec"].update({"nodeName": "hostile-node-0", "schedulerName": "nobody", "restartPolicy": "Always"})),
              with_template(lambda t: t["spec"].update({"hostNetwork": True, "dnsPolicy": "None", "hostname": "x", "subdomain": "y"}))]
-    made += [container(command=[c], args=COMMANDS, env=[{"name": n, "value": c} for n in ("TF_CONFIG", "RINGMASTER_RANK", "LD_PRELOAD", "PYTHONPATH")]) for c in COMMANDS[:8]]
-    made += [container(image=c or "i", name="main") for c in COMMANDS[:4]] + [container(env=[{"name": "N" + str(i), "value": "v" * 200} for i in range(2000)])]
+    made += [container(command=[c], args=COMMANDS, env=[{"name": n, "value": c} for n in ("TF_CONFIG", "RINGMASTER_RANK", "LD_PRELOAD",
+        "PYTHONPATH")]) for c in COMMANDS[:8]]
+    made += [container(image=c or "i", name="main") for c in COMMANDS[:4]] + [container(env=[{"name": "N" + str(i),
+        "value": "v" * 200} for i in range(2000)])]
     return made
 
 
@@ -210,7 +227,8 @@ def test_hostile_jobs(world):
     for ns in ("good", "stored", "hostile"):
         world.namespace(ns)
     # Pods of these would be many: the quota refuses them, and the operator has to live with that, too.
-    world.api.request("POST", "/api/v1/namespaces/hostile/resourcequotas", {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    nothing = {"kind": "ResourceQuota", "apiVersion": "v1", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    world.api.request("POST", "/api/v1/namespaces/hostile/resourcequotas", nothing)
     quota = "/api/v1/namespaces/hostile/resourcequotas/none"
     deadline = time.monotonic() + 30
     while not world.api.get(quota).get("status", {}).get("hard"):
@@ -259,6 +277,6 @@ def test_hostile_jobs(world):
     finally:
         code = operator.stop()
     assert code == 0 and not operator.findings(), operator.findings() or operator.log()[-3000:]
-    assert not [v for v in world.kubelet.violations], world.kubelet.violations
+    assert not world.kubelet.violations, world.kubelet.violations
     assert count >= 200 and count - rejected >= 60
     assert max(good.seconds) < 40

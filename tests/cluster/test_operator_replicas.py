@@ -40,7 +40,8 @@ class Replica:
         self.proxy = world.proxy()
         self.proxy.policy = Writes()
         config = world.kubeconfig(f"{ns}-{name}", f"http://127.0.0.1:{self.proxy.port}")
-        self.operator = Operator(config, world.logs / f"{ns}-{name}.log", "--namespaces", ns, "--lease-name", f"lease-{ns}", "--identity", name, *LEASE).keep()
+        self.operator = Operator(config, world.logs / f"{ns}-{name}.log", "--namespaces", ns, "--lease-name", f"lease-{ns}", "--identity", name,
+            *LEASE).keep()
 
     def holds(self, ns) -> bool:
         lease = self.world.api.get(f"/apis/coordination.k8s.io/v1/namespaces/default/leases/lease-{ns}")
@@ -74,20 +75,23 @@ def pair(world, request):
         r.proxy.close()
 
 
+def kill_while_it_writes(leader, other):
+    before = len(leader.proxy.policy.seen)
+    wait("it writes", lambda: len(leader.proxy.policy.seen) > before + 5)
+    began = time.monotonic()
+    leader.operator.kill()
+    wait("somebody writes", lambda: other.proxy.policy.since(began) or leader.proxy.policy.since(began + 3))
+    print(f"leader {leader.name} killed, writes again after {time.monotonic() - began:.1f} s")
+
+
 def test_the_leader_is_killed_again_and_again(pair):
     ns, replicas, until = pair
     kills = 0
     while time.monotonic() < until - 5:
         wait("one leads", lambda: any(r.holds(ns) for r in replicas))
         leader = next(r for r in replicas if r.holds(ns))
-        other = replicas[1 - replicas.index(leader)]
-        before = len(leader.proxy.policy.seen)
-        wait("it writes", lambda: len(leader.proxy.policy.seen) > before + 5)
-        began = time.monotonic()
-        leader.operator.kill()
+        kill_while_it_writes(leader, replicas[1 - replicas.index(leader)])
         kills += 1
-        wait("another one writes", lambda: other.proxy.policy.since(began) or leader.proxy.policy.since(began + 3))
-        print(f"leader {leader.name} killed, writes again after {time.monotonic() - began:.1f} s")
     assert kills >= 2
 
 
@@ -113,11 +117,13 @@ def test_the_rights_of_one_namespace_are_enough(world, tmp_path):
     """The chart's Roles, no ClusterRole: every kind of job in its namespace, and nothing in another."""
     for name in ("role-mine", "role-other", "ringmaster-system"):
         world.namespace(name)
-    rendered = run([world.server.programs / "helm", "template", "ringmaster", ROOT / "charts" / "ringmaster", "--namespace", "ringmaster-system", "--kube-version", "1.34.0", "--set",
+    rendered = run([world.server.programs / "helm", "template", "ringmaster", ROOT / "charts" / "ringmaster", "--namespace", "ringmaster-system",
+        "--kube-version", "1.34.0", "--set",
                     "watchNamespaces={role-mine},watchNodes=false", "--show-only", "templates/rbac.yaml"], quiet=True)
     assert "ClusterRole" not in rendered
     world.server.kubectl("apply", "-f", "-", stdin=rendered)
-    config = world.server.pki.kubeconfig("one-namespace", f"https://127.0.0.1:{world.server.port}", "system:serviceaccount:ringmaster-system:ringmaster-operator")
+    config = world.server.pki.kubeconfig("one-namespace", f"https://127.0.0.1:{world.server.port}",
+        "system:serviceaccount:ringmaster-system:ringmaster-operator")
     operator = Operator(config, world.logs / "role.log", "--namespaces", "role-mine", "--watch-nodes=false", "--lease-namespace", "ringmaster-system",
                         "--lease-name", "ringmaster-operator").start()
     try:

@@ -51,7 +51,6 @@ def is_deleted(world, ns, name):
     world.api.request("DELETE", world.path(ns, name))
     world.wait_gone(ns, name)
     world.wait_no_children(ns, uid)
-    return None
 
 
 KINDS = [succeeds, restarts_twice, uses_its_budget_up, fails_for_good, loses_a_pod, pauses, is_deleted]
