@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import pathlib
 import signal
 import subprocess
@@ -32,11 +31,11 @@ def _http(url):
 class Process:
     """An operator that runs. `began` is when its process was started, `ready` when it said so."""
 
-    def __init__(self, name, command, log, ready_url, environment=None):
+    def __init__(self, name, command, log, ready_url):
         self.name, self.log = name, log
         self.began = time.monotonic()
         with open(log, "wb") as out:
-            self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(environment or {})})
+            self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
             wait_for(f"{name} is ready", lambda: self.alive() and self.is_helped() and _http(ready_url) != "", 120, 0.01)
         except ClusterError as error:
@@ -113,7 +112,8 @@ def install_peer(plane):
     """Its CRD, and what its certificates are put into. No webhook of it is asked about TFJobs: that is in its favour."""
     directory = binaries.ensure_peer()
     plane.install_crd(directory / "tfjobs.yaml", "tfjobs.kubeflow.org")
-    webhook = {"name": "validator.pytorchjob.training-operator.kubeflow.org", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+    webhook = {"name": "validator.pytorchjob.training-operator.kubeflow.org", "admissionReviewVersions": ["v1"],
+               "sideEffects": "None", "failurePolicy": "Ignore",
                "clientConfig": {"service": {"name": "training-operator", "namespace": PEER_NAMESPACE, "path": "/validate-kubeflow-org-v1-pytorchjob"}},
                "rules": [{"apiGroups": ["kubeflow.org"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pytorchjobs"]}]}
     items = [

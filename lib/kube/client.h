@@ -3,8 +3,8 @@
  *
  * One thread: everything is called on the loop's thread, and so are the callbacks, never from within the call that caused
  * them. A call ends in exactly one reply unless it is cancelled or the client freed. Requests beyond the window of requests in
- * flight wait in the client, urgent ones (leases) ahead of the others, those in the background (events) behind; the window halves when the server says 429 or 503 and
- * grows again with its answers. Nothing is retried here: reply.error->kind says what the caller does next.
+ * flight wait in the client, urgent ones (leases) ahead of the others, those in the background (events) behind; the window halves
+ * when the server says 429 or 503 and grows again with its answers. Nothing is retried here: reply.error->kind says what the caller does next.
  *
  *   ERROR_CONFLICT   409: AlreadyExists (reply.already_exists) or a resourceVersion or uid that is no longer current
  *   ERROR_NOT_FOUND  404      ERROR_GONE  410, list or watch again from the start

@@ -221,7 +221,8 @@ int kube_informer_new(struct loop *l, struct kube_client *client, const struct k
     kube_http_release(&http);
     struct kube_informer *i = xcalloc(1, sizeof *i);
     *i = (struct kube_informer){ .loop = l, .client = client, .def = *def, .ns = xstrdup(def->ns),
-                                 .label_selector = xstrdup(def->label_selector), .field_selector = xstrdup(def->field_selector), .stripped = BUF_INIT(JSON_MAX_BYTES) };
+                                 .label_selector = xstrdup(def->label_selector), .field_selector = xstrdup(def->field_selector),
+                                 .stripped = BUF_INIT(JSON_MAX_BYTES) };
     i->cache = kube_cache_new(&def->cache);
     i->watch = kube_watch_new(&def->watch);
     i->timer = loop_timer_new(l, on_timer, i);
