@@ -6,11 +6,13 @@ import shutil
 from shell import ClusterError, run
 
 IMAGE = "localhost/ringmaster/busybox:1"
+OTHER_USER = 12345
+IMAGE_OF_OTHER_USER = f"localhost/ringmaster/busybox-{OTHER_USER}:1"  # whose user no template tells
 
 
-def build(state: pathlib.Path) -> pathlib.Path:
+def build(state: pathlib.Path, reference: str = IMAGE, user: int = 0) -> pathlib.Path:
     """A docker-archive of the image, made once."""
-    archive = state / "busybox.tar"
+    archive = state / ("busybox.tar" if user == 0 else f"busybox-{user}.tar")
     if archive.exists():
         return archive
     busybox = shutil.which("busybox")
@@ -28,8 +30,8 @@ def build(state: pathlib.Path) -> pathlib.Path:
     storage = ["--root", state / "buildah", "--runroot", state / "buildah-run", "--storage-driver", "vfs"]
     container = run(["buildah", *storage, "from", "scratch"], quiet=True).strip()
     run(["buildah", *storage, "copy", container, root, "/"], quiet=True)
-    run(["buildah", *storage, "config", "--env", "PATH=/bin", "--cmd", '["/bin/sh"]', container], quiet=True)
-    run(["buildah", *storage, "commit", container, f"docker-archive:{archive}.new:{IMAGE}"], quiet=True)
+    run(["buildah", *storage, "config", "--env", "PATH=/bin", "--user", f"{user}:{user}", "--cmd", '["/bin/sh"]', container], quiet=True)
+    run(["buildah", *storage, "commit", container, f"docker-archive:{archive}.new:{reference}"], quiet=True)
     run(["buildah", *storage, "rm", container], quiet=True)
     pathlib.Path(f"{archive}.new").rename(archive)
     return archive
