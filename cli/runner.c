@@ -140,8 +140,7 @@ static void act(struct runner *r, const struct plan *plan)
             break;
         case ACTION_DELETE_POD: pods_delete(r->pods, a->uid, false); break;
         case ACTION_FORCE_DELETE_POD: pods_delete(r->pods, a->uid, true); break;
-        case ACTION_CREATE_SECRET: case ACTION_CREATE_SERVICE: /* there from the start */
-        case ACTION_DELETE_JOB: /* no TTL here */
+        default: /* what a cluster alone has, and there is no TTL here */
             break;
         }
     }

@@ -19,6 +19,7 @@
 #define CALM_DELAY_MAX_MS 2000  /* the later the more jobs wait: what is shown of a job comes after what is done for one */
 #define CALM_DELAY_A_JOB_MS 8
 #define CALM_DELAY_PODS_A_MS 8  /* a look at a job with ten thousand pods is a hundredth of a second */
+#define GROUPS_EVERY_MS 60000   /* between two looks for gang schedulers */
 #define JOBS_PER_TURN 64        /* of the loop, so that replies are not kept waiting */
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------- */
@@ -127,7 +128,7 @@ static bool text_differs(const char *a, const char *b)
 
 static bool pod_differs(const struct pod_entry *a, const struct pod_entry *b)
 {
-    return strcmp(a->uid, b->uid) != 0 || a->phase != b->phase || a->scheduled != b->scheduled || a->ready != b->ready ||
+    return a->gate_index != b->gate_index || strcmp(a->uid, b->uid) != 0 || a->phase != b->phase || a->scheduled != b->scheduled || a->ready != b->ready ||
            a->deleting != b->deleting || a->disrupted != b->disrupted || a->has_exit != b->has_exit || a->all_ended != b->all_ended || a->exit_code != b->exit_code ||
            a->attempt != b->attempt || text_differs(a->node, b->node) || text_differs(a->reason, b->reason) ||
            text_differs(a->message, b->message);
@@ -152,10 +153,36 @@ static void on_pod(void *ctx, const struct kube_key *key, const void *before, co
     add_owner(scope, key->ns, any->job, pod_may_wait(was, is), "a pod changed");
 }
 
+/* What was made a moment ago is believed without the cache, until the cache says that it is gone again. */
+static void forget_bridge(const struct scope *scope, const char *ns, const char *job, bool is_gone)
+{
+    struct kube_key key;
+    struct job_state *s = is_gone && kube_key_set(&key, ns, job) ? state_find(scope->controller->states, &key) : NULL;
+
+    if (s != NULL)
+        s->service_until_ms = s->group_until_ms = 0;
+}
+
+static bool group_differs(const struct group_entry *a, const struct group_entry *b)
+{
+    return a == NULL || b == NULL || strcmp(a->uid, b->uid) != 0 || strcmp(a->phase, b->phase) != 0 || strcmp(a->message, b->message) != 0 ||
+           a->min_member != b->min_member;
+}
+
+static void on_group(void *ctx, const struct kube_key *key, const void *before, const void *after)
+{
+    const struct group_entry *was = before, *is = after;
+
+    forget_bridge(ctx, key->ns, is != NULL ? is->job : was->job, is == NULL);
+    if (group_differs(was, is))
+        add_owner(ctx, key->ns, is != NULL ? is->job : was->job, false, "a PodGroup changed");
+}
+
 static void on_service(void *ctx, const struct kube_key *key, const void *before, const void *after)
 {
     const struct child_entry *any = after != NULL ? after : before;
 
+    forget_bridge(ctx, key->ns, any->job, after == NULL);
     if (before == NULL || after == NULL)
         add_owner(ctx, key->ns, any->job, after != NULL, "a Service came or went");
 }
@@ -200,7 +227,7 @@ static bool is_synced(const struct kube_informer *i)
 static void on_synced(void *ctx)
 {
     struct controller *c = ctx;
-    bool all = c->nodes == NULL || is_synced(c->nodes);
+    bool all = (c->nodes == NULL || is_synced(c->nodes)) && c->discovery != NULL && kube_discovery_known(c->discovery);
     size_t jobs = 0;
 
     for (size_t i = 0; i < c->scope_count; i++)
@@ -245,6 +272,69 @@ static int start_scope(struct controller *c, struct scope *s, struct error *e)
     return kube_informer_new(c->loop, c->def.client, &services, &s->services, e);
 }
 
+/* ---- gang schedulers: there or not, today or tomorrow ------------------------------------------------------------------- */
+
+const struct group_resource *controller_group(const struct controller *c, enum gang_kind kind)
+{
+    for (size_t i = 0; i < GROUP_RESOURCES; i++) {
+        if (GROUPS[i].kind == kind && c->discovery != NULL && kube_discovery_served(c->discovery, &GROUPS[i].resource))
+            return &GROUPS[i];
+    }
+    return NULL;
+}
+
+static void watch_groups(struct scope *s, size_t which)
+{
+    const struct kube_informer_def def = {
+        .resource = &GROUPS[which].resource, .ns = s->ns, .label_selector = LABEL_JOB_UID, .trouble = on_trouble, .ctx = s->controller,
+        .cache = { .entry_size = sizeof(struct group_entry), .project = group_entry_project, .index = job_entry_index, .changed = on_group,
+                   .ctx = s } };
+    struct error e = ERROR_INIT;
+
+    if (kube_informer_new(s->controller->loop, s->controller->def.client, &def, &s->groups[which], &e) < 0)
+        log_error_from("PodGroups are not watched", &e, KV("group", GROUPS[which].resource.group));
+}
+
+static void on_discovered(void *ctx)
+{
+    struct controller *c = ctx;
+
+    memset(&c->gang, 0, sizeof c->gang);
+    c->gang.looked = true;
+    for (size_t i = 0; i < GROUP_RESOURCES; i++) {
+        bool served = controller_group(c, GROUPS[i].kind) == &GROUPS[i];
+        c->gang.served[GROUPS[i].kind] |= served;
+        if (served)
+            log_info("gang scheduler found", KV("kind", gang_name(GROUPS[i].kind)), KV("version", GROUPS[i].api_version));
+        for (size_t k = 0; k < c->scope_count; k++) {
+            if (served && c->scopes[k].groups[i] == NULL)
+                watch_groups(&c->scopes[k], i);
+            if (!served && c->scopes[k].groups[i] != NULL) {
+                kube_informer_free(c->scopes[k].groups[i]);
+                c->scopes[k].groups[i] = NULL;
+            }
+        }
+    }
+    on_synced(c);
+}
+
+static void on_discovery_trouble(void *ctx, const struct error *why)
+{
+    (void)ctx;
+    log_warn_from("what the API server has could not be asked, it is asked again", why);
+}
+
+static int start_discovery(struct controller *c, struct error *e)
+{
+    static const struct kube_resource *resources[GROUP_RESOURCES];
+
+    for (size_t i = 0; i < GROUP_RESOURCES; i++)
+        resources[i] = &GROUPS[i].resource;
+    struct kube_discovery_def def = { .resources = resources, .count = GROUP_RESOURCES, .period_ms = GROUPS_EVERY_MS, .changed = on_discovered,
+                                      .trouble = on_discovery_trouble, .ctx = c };
+    return kube_discovery_new(c->loop, c->def.client, &def, &c->discovery, e);
+}
+
 static int start_informers(struct controller *c, struct error *e)
 {
     const struct kube_informer_def nodes = {
@@ -255,7 +345,9 @@ static int start_informers(struct controller *c, struct error *e)
         if (start_scope(c, &c->scopes[i], e) < 0)
             return -1;
     }
-    return c->def.options->watch_nodes ? kube_informer_new(c->loop, c->def.client, &nodes, &c->nodes, e) : 0;
+    if (c->def.options->watch_nodes && kube_informer_new(c->loop, c->def.client, &nodes, &c->nodes, e) < 0)
+        return -1;
+    return start_discovery(c, e);
 }
 
 int controller_new(struct loop *l, const struct controller_def *def, struct controller **ret, struct error *e)
@@ -294,7 +386,10 @@ void controller_free(struct controller *c)
         kube_informer_free(c->scopes[i].jobs);
         kube_informer_free(c->scopes[i].pods);
         kube_informer_free(c->scopes[i].services);
+        for (size_t k = 0; k < GROUP_RESOURCES; k++)
+            kube_informer_free(c->scopes[i].groups[k]);
     }
+    kube_discovery_free(c->discovery);
     kube_informer_free(c->nodes);
     kube_recorder_free(c->recorder);
     while (c->works != NULL)

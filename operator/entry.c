@@ -209,6 +209,20 @@ const char *const POD_ENTRY_DROPS[] = {
     "status.containerStatuses.resources", "status.containerStatuses.allocatedResources", NULL,
 };
 
+static int8_t gate_index(const cJSON *pod)
+{
+    const cJSON *gate;
+    int8_t at = 0;
+
+    cJSON_ArrayForEach(gate, json_at(pod, "spec.schedulingGates")) {
+        if (strcmp(json_text(gate, "name", ""), POD_GATE) == 0)
+            return at;
+        if (at++ == INT8_MAX - 1)
+            break; /* more gates than anybody has */
+    }
+    return -1;
+}
+
 bool pod_entry_project(void *ctx, const cJSON *object, void *ret_entry)
 {
     struct pod_entry *p = ret_entry;
@@ -225,6 +239,7 @@ bool pod_entry_project(void *ctx, const cJSON *object, void *ret_entry)
     p->role = (uint8_t)role;
     p->phase = (uint8_t)read_phase(object);
     p->deleting = kube_deleting(object);
+    p->gate_index = gate_index(object);
     p->gone_by_ms = read_time(object, "metadata.deletionTimestamp");
     p->created_ms = read_time(object, "metadata.creationTimestamp");
     take_text(&p->node, json_text(object, "spec.nodeName", ""));
@@ -265,6 +280,20 @@ bool node_entry_project(void *ctx, const cJSON *object, void *ret_entry)
     /* Unknown: its kubelet has been silent for the cluster's grace period. False is the kubelet's own word: it lives. */
     n->lost = strcmp(ready, "Unknown") == 0 || has_taint(object, "node.kubernetes.io/out-of-service");
     n->takes_pods = strcmp(ready, "True") == 0 && !json_bool(object, "spec.unschedulable", false);
+    return true;
+}
+
+bool group_entry_project(void *ctx, const cJSON *object, void *ret_entry)
+{
+    struct group_entry *g = ret_entry;
+
+    (void)ctx;
+    if (!owner_name(object, g->job) || kube_deleting(object))
+        return false;
+    (void)snprintf(g->uid, sizeof g->uid, "%s", kube_uid(object));
+    (void)snprintf(g->owner_uid, sizeof g->owner_uid, "%s", kube_controller_uid(object));
+    gang_group_read(object, g->phase, g->message, &g->min_member);
+    g->created_ms = read_time(object, "metadata.creationTimestamp");
     return true;
 }
 

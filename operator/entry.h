@@ -18,6 +18,7 @@ struct pod_entry {
     uint8_t role;               /* enum job_role */
     uint8_t phase;              /* enum pod_phase, as the kubelet says */
     bool scheduled, ready, deleting, disrupted, tainted;
+    int8_t gate_index;          /* of our scheduling gate among the pod's gates; -1 = none */
     bool all_ended;             /* every container has, though the kubelet may not have said so of the pod yet */
     bool has_exit;              /* of the main container */
     int32_t index, attempt, exit_code, signal;
@@ -32,6 +33,10 @@ void pod_entry_release(void *ctx, void *entry);
 /* Of nodes only what tells whether their pods can be believed. */
 struct node_entry { bool lost, takes_pods; };
 bool node_entry_project(void *ctx, const cJSON *object, void *ret_entry);
+
+/* A gang scheduler's group of a job. */
+struct group_entry { char job[JOB_NAME_MAX + 1]; char uid[KUBE_UID_MAX], owner_uid[KUBE_UID_MAX]; char phase[32], message[256]; int32_t min_member; int64_t created_ms; };
+bool group_entry_project(void *ctx, const cJSON *object, void *ret_entry);
 
 /* A Service or any other child: whose it is. */
 struct child_entry { char job[JOB_NAME_MAX + 1]; };

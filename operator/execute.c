@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "job/child.h"
 #include "operator/work.h"
 
 #define WINDOW_FIRST 4
@@ -20,15 +21,24 @@
 #define LOOK_AGAIN_MS 200
 #define ASK_AGAIN_MS 30000     /* for a checkpoint: longer than most take to be committed */
 
-/* One request and what it is about. */
-struct step {
-    struct work *work;
-    struct item item;
-    const struct kube_resource *resource;
-    char name[KUBE_NAME_MAX];
-};
+#define COLLECTION_LEAST 3     /* from here on one request deletes all pods of an attempt; the API server takes them one after */
+#define COLLECTION_MOST 256    /* another, so that very many are faster by themselves */
 
-static void step_done(struct step *s, bool well)
+struct step *step_new(struct work *w, const struct item *item, const struct kube_resource *resource, const char *name)
+{
+    struct step *s = xcalloc(1, sizeof *s);
+
+    *s = (struct step){ .work = w, .item = *item, .resource = resource };
+    (void)snprintf(s->name, sizeof s->name, "%s", name);
+    return s;
+}
+
+void step_free(struct step *s)
+{
+    free(s);
+}
+
+void step_done(struct step *s, bool well)
 {
     struct work *w = s->work;
 
@@ -86,7 +96,8 @@ static void adopt(struct step *s, const cJSON *object)
     char attempt[16];
 
     if (s->resource != &RESOURCE_POD) {
-        step_done(s, true);
+        w->retry |= kube_deleting(object); /* it goes away first: a claim waits for the pods that still use it */
+        step_done(s, !kube_deleting(object));
         return;
     }
     (void)snprintf(attempt, sizeof attempt, "%d", (int)s->item.attempt);
@@ -115,8 +126,9 @@ static void on_found(void *ctx, struct kube_reply *reply)
         return;
     }
     const cJSON *owner = kube_controller(reply->object);
+    bool is_free = s->resource == &RESOURCE_CLAIM && owner == NULL && !kube_deleting(reply->object); /* retained, or the user's own */
     bool of_a_job = strcmp(json_text(owner, "kind", ""), JOB_KIND) == 0 && strcmp(json_text(owner, "name", ""), w->key.name) == 0;
-    if (strcmp(kube_controller_uid(reply->object), w->state->uid) == 0) {
+    if (is_free || strcmp(kube_controller_uid(reply->object), w->state->uid) == 0) {
         adopt(s, reply->object);
     } else if (of_a_job) {
         delete_stranger(s, reply->object);
@@ -150,6 +162,8 @@ static void note_created(struct step *s, const cJSON *object)
 
     if (s->resource == &RESOURCE_SERVICE)
         w->state->service_until_ms = clock_mono_ms() + SERVICE_FOR_MS;
+    if (s->item.kind == ACTION_CREATE_GROUP)
+        w->state->group_until_ms = clock_mono_ms() + SERVICE_FOR_MS;
     if (s->resource != &RESOURCE_POD)
         return;
     w->created++;
@@ -180,14 +194,14 @@ static void on_created(void *ctx, struct kube_reply *reply)
     }
 }
 
-static cJSON *build_pod(const struct work *w, const struct item *item)
+cJSON *execute_pod(const struct work *w, const struct item *item, enum gang_kind gang)
 {
     static const struct address_plan ADDRESSES = { .kind = ADDRESS_CLUSTER };
     const struct options *o = w->c->def.options;
     auto_free char *control = o->control_url != NULL && o->control_url[0] != '\0'
                                   ? xasprintf("%s/control/%s/%s", o->control_url, w->key.ns, w->key.name) : NULL;
     struct pod_context context = { .addresses = &ADDRESSES, .attempt = item->attempt, .status = w->status,
-                                   .sidecar_image = o->sidecar_image, .gang = GANG_AUTO, .control = control,
+                                   .sidecar_image = o->sidecar_image, .gang = gang, .control = control,
                                    .no_native_sidecars = w->c->def.options->no_native_sidecars };
 
     return pod_build(w->job, item->role, item->index, &context);
@@ -198,16 +212,14 @@ static bool create(struct work *w, const struct item *item, const struct kube_re
     auto_json cJSON *object = body;
     struct kube_request r = { .verb = KUBE_CREATE, .resource = resource, .ns = w->key.ns, .body = object, .field_manager = FIELD_MANAGER,
                               .want = KUBE_WANT_METADATA };
-    struct step *s = xcalloc(1, sizeof *s);
+    struct step *s = step_new(w, item, resource, kube_name(object));
     struct error e = ERROR_INIT;
 
-    *s = (struct step){ .work = w, .item = *item, .resource = resource };
-    (void)snprintf(s->name, sizeof s->name, "%s", kube_name(object));
     if (kube_client_send(w->c->def.client, &r, on_created, s, NULL, &e) == 0)
         return true;
     struct kube_reply refused = { .error = &e, .reason = "" };
     execute_refused(w, resource->kind, &refused);
-    free(s);
+    step_free(s);
     return false;
 }
 
@@ -238,13 +250,10 @@ static void on_deleted(void *ctx, struct kube_reply *reply)
 static bool delete(struct work *w, const struct item *item)
 {
     bool is_job = item->kind == ACTION_DELETE_JOB;
-    struct step *s = xcalloc(1, sizeof *s);
+    struct step *s = step_new(w, item, is_job ? &RESOURCE_JOB : &RESOURCE_POD, w->key.name);
     struct error e = ERROR_INIT;
 
-    *s = (struct step){ .work = w, .item = *item, .resource = is_job ? &RESOURCE_JOB : &RESOURCE_POD };
-    if (is_job)
-        (void)snprintf(s->name, sizeof s->name, "%s", w->key.name);
-    else
+    if (!is_job)
         job_pod_name(w->job, item->role, item->index, s->name);
     struct kube_request r = { .verb = KUBE_DELETE, .resource = s->resource, .ns = w->key.ns, .name = s->name,
                               .delete_uid = is_job ? w->state->uid : item->action->uid, .propagation = KUBE_BACKGROUND,
@@ -254,46 +263,208 @@ static bool delete(struct work *w, const struct item *item)
     if (kube_client_send(w->c->def.client, &r, on_deleted, s, NULL, &e) == 0)
         return true;
     log_error_from("deletion not sent", &e, KV("namespace", w->key.ns), KV("name", s->name));
-    free(s);
+    step_free(s);
     return false;
+}
+
+static void note_deleted(struct work *w, int32_t attempt)
+{
+    struct kube_cache_at at;
+    const struct kube_cache *pods = kube_informer_cache(w->scope->pods);
+
+    for (const struct pod_entry *p = kube_cache_first_of(pods, w->state->uid, &at); p != NULL; p = kube_cache_next(&at)) {
+        struct own_pod own = { .deleted = true, .until_ms = clock_mono_ms() + OWN_FOR_MS };
+        if (p->attempt != attempt || p->deleting)
+            continue;
+        (void)snprintf(own.uid, sizeof own.uid, "%s", p->uid);
+        state_own_add(w->state, &own);
+    }
+}
+
+static void on_all_deleted(void *ctx, struct kube_reply *reply)
+{
+    struct step *s = ctx;
+
+    if (reply->error != NULL)
+        work_fail(s->work, "delete the pods of an attempt", reply);
+    else
+        note_deleted(s->work, s->item.attempt);
+    s->work->c->def.metrics->pods_deleted += reply->error == NULL ? s->item.number : 0;
+    step_done(s, reply->error == NULL);
+}
+
+/* The selector is the precondition: this job, by UID, and an attempt that no pod is ever created for again. */
+static bool delete_attempt(struct work *w, const struct item *item)
+{
+    auto_free char *selector = xasprintf(LABEL_JOB_UID "=%s," LABEL_ATTEMPT "=%d", w->state->uid, (int)item->attempt);
+    struct step *s = step_new(w, item, &RESOURCE_POD, "");
+    struct kube_request r = { .verb = KUBE_DELETE_COLLECTION, .resource = &RESOURCE_POD, .ns = w->key.ns, .label_selector = selector,
+                              .propagation = KUBE_BACKGROUND, .want = KUBE_WANT_NOTHING };
+    struct error e = ERROR_INIT;
+
+    log_info("all pods of an attempt deleted", KV("namespace", w->key.ns), KV("job", w->key.name), KVI("attempt", item->attempt),
+             KVI("count", item->number), KV("because", item->action->reason));
+    if (kube_client_send(w->c->def.client, &r, on_all_deleted, s, NULL, &e) == 0)
+        return true;
+    log_error_from("deletion not sent", &e, KV("namespace", w->key.ns), KV("job", w->key.name));
+    step_free(s);
+    return false;
+}
+
+/* ---- changing -------------------------------------------------------------------------------------------------------- */
+
+static void on_changed(void *ctx, struct kube_reply *reply)
+{
+    struct step *s = ctx;
+    enum error_kind kind = reply->error != NULL ? reply->error->kind : ERROR_NONE;
+    /* INVALID: a test in the patch did not hold, what we know is old; the cache will show what is there */
+    bool well = kind == ERROR_NONE || kind == ERROR_NOT_FOUND || kind == ERROR_CONFLICT || (kind == ERROR_INVALID && s->resource == &RESOURCE_POD);
+
+    if (!well)
+        work_fail(s->work, s->item.kind == ACTION_UNGATE_POD ? "lift the gate of a pod" : "change or delete a PodGroup", reply);
+    step_done(s, well);
+}
+
+static bool change(struct work *w, const struct item *item, const struct kube_resource *resource, const char *name, struct kube_request *r)
+{
+    struct step *s = step_new(w, item, resource, name);
+    struct error e = ERROR_INIT;
+
+    r->resource = resource;
+    r->ns = w->key.ns;
+    r->name = s->name;
+    r->want = KUBE_WANT_NOTHING;
+    r->field_manager = r->body != NULL ? FIELD_MANAGER : NULL;
+    if (kube_client_send(w->c->def.client, r, on_changed, s, NULL, &e) == 0)
+        return true;
+    log_error_from("change not sent", &e, KV("namespace", w->key.ns), KV("name", name));
+    step_free(s);
+    return false;
+}
+
+static bool ungate(struct work *w, const struct item *item)
+{
+    auto_json cJSON *patch = json_array();
+    char name[128], path[64];
+    struct kube_key key;
+
+    job_pod_name(w->job, item->role, item->index, name);
+    const struct pod_entry *pod = kube_key_set(&key, w->key.ns, name) ? kube_cache_get(kube_informer_cache(w->scope->pods), &key) : NULL;
+    if (pod == NULL || pod->gate_index < 0 || strcmp(pod->uid, item->action->uid) != 0)
+        return false;
+    kube_patch_add(patch, "test", "/metadata/uid", cJSON_CreateString(pod->uid));
+    (void)snprintf(path, sizeof path, "/spec/schedulingGates/%d/name", pod->gate_index);
+    kube_patch_add(patch, "test", path, cJSON_CreateString(POD_GATE));
+    (void)snprintf(path, sizeof path, "/spec/schedulingGates/%d", pod->gate_index);
+    kube_patch_add(patch, "remove", path, NULL);
+    struct kube_request r = { .verb = KUBE_JSON_PATCH, .body = patch };
+    return change(w, item, &RESOURCE_POD, name, &r);
+}
+
+static bool send_group(struct work *w, const struct item *item)
+{
+    const struct group_resource *g = controller_group(w->c, w->status->gang.kind);
+    auto_json cJSON *patch = gang_group_patch(w->job, w->status->gang.kind);
+    struct kube_request r = { .verb = KUBE_MERGE_PATCH, .body = patch };
+    struct kube_key key;
+
+    if (g == NULL)
+        return false;
+    if (item->kind == ACTION_CREATE_GROUP)
+        return create(w, item, &g->resource, gang_group_build(w->job, g->kind, g->api_version));
+    struct kube_informer *informer = w->scope->groups[g - GROUPS];
+    const struct group_entry *group = informer != NULL && kube_key_set(&key, w->key.ns, w->key.name)
+                                          ? kube_cache_get(kube_informer_cache(informer), &key) : NULL;
+    if (item->kind == ACTION_DELETE_GROUP)
+        r = (struct kube_request){ .verb = KUBE_DELETE, .delete_uid = group != NULL ? group->uid : NULL, .propagation = KUBE_BACKGROUND };
+    return change(w, item, &g->resource, w->key.name, &r);
 }
 
 /* ---- the order ------------------------------------------------------------------------------------------------------- */
 
 static void add_item(struct work *w, const struct item *item)
 {
+    if (w->item_count == w->item_cap) {
+        w->item_cap = w->item_cap > 0 ? 2 * w->item_cap : 16;
+        w->items = xrealloc(w->items, w->item_cap, sizeof *w->items);
+    }
     w->items[w->item_count++] = *item;
+}
+
+static int32_t replicas_of(const struct work *w, enum job_role role)
+{
+    return w->job->spec.roles[role].present ? w->job->spec.roles[role].replicas : 0;
 }
 
 static void add_services(struct work *w, const struct action *a)
 {
-    add_item(w, &(struct item){ .kind = ACTION_CREATE_SERVICE, .index = -1, .action = a });
-    if (!w->job->spec.network.service_per_pod)
-        return;
-    for (enum job_role role = 0; role < ROLE_COUNT; role++) {
-        int32_t replicas = w->job->spec.roles[role].present ? w->job->spec.roles[role].replicas : 0;
-        for (int32_t i = 0; i < replicas; i++)
-            add_item(w, &(struct item){ .kind = ACTION_CREATE_SERVICE, .role = role, .index = i, .action = a });
+    add_item(w, &(struct item){ .kind = a->kind, .index = -1, .action = a });
+    for (enum job_role role = 0; role < ROLE_COUNT && w->job->spec.network.service_per_pod; role++) {
+        for (int32_t i = 0; i < replicas_of(w, role); i++)
+            add_item(w, &(struct item){ .kind = a->kind, .role = role, .index = i, .action = a });
     }
+}
+
+static void add_claims(struct work *w, const struct action *a)
+{
+    size_t count = volume_claim_count(w->job);
+
+    for (enum job_role role = 0; role < ROLE_COUNT; role++) {
+        for (size_t k = 0; k < count && replicas_of(w, role) > 0; k++) {
+            for (int32_t i = 0; i < replicas_of(w, role) && volume_claim_is_wanted(w->job, role, k); i++)
+                add_item(w, &(struct item){ .kind = a->kind, .role = role, .index = i, .number = k, .action = a });
+        }
+    }
+}
+
+static void add_checks(struct work *w, const struct action *a)
+{
+    for (enum job_role role = 0; role < ROLE_COUNT; role++) {
+        if (replicas_of(w, role) > 0)
+            add_item(w, &(struct item){ .kind = a->kind, .role = role, .attempt = w->status->attempt, .action = a });
+    }
+}
+
+/* What pods need is there before them. */
+static bool is_before_barrier(enum action_kind kind)
+{
+    return kind == ACTION_CHECK_PODS || kind == ACTION_CREATE_SECRET || kind == ACTION_CREATE_SERVICE ||
+           kind == ACTION_CREATE_NETWORK_POLICY || kind == ACTION_CREATE_CLAIMS || kind == ACTION_CREATE_GROUP;
+}
+
+static size_t pods_of_attempt(const struct work *w, int32_t attempt)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < w->seen.pod_count; i++)
+        count += w->seen.pods[i].attempt == attempt;
+    return count;
 }
 
 static void list_items(struct work *w)
 {
     const struct plan *p = &w->plan;
 
-    w->items = xcalloc(p->action_count + (size_t)job_replicas(w->job) + 1, sizeof *w->items);
+    for (size_t i = 0; i < p->action_count; i++) {
+        if (p->actions[i].kind == ACTION_CHECK_PODS)
+            add_checks(w, &p->actions[i]);
+    }
+    w->checks = w->item_count;
     for (size_t i = 0; i < p->action_count; i++) {
         const struct action *a = &p->actions[i];
-        if (a->kind == ACTION_CREATE_SECRET)
-            add_item(w, &(struct item){ .kind = a->kind, .action = a });
-        else if (a->kind == ACTION_CREATE_SERVICE)
+        if (a->kind == ACTION_CREATE_SERVICE)
             add_services(w, a);
+        else if (a->kind == ACTION_CREATE_CLAIMS)
+            add_claims(w, a);
+        else if (is_before_barrier(a->kind) && a->kind != ACTION_CHECK_PODS)
+            add_item(w, &(struct item){ .kind = a->kind, .action = a });
     }
     w->barrier = w->item_count;
     for (size_t i = 0; i < p->action_count; i++) {
         const struct action *a = &p->actions[i];
-        if (a->kind != ACTION_CREATE_SECRET && a->kind != ACTION_CREATE_SERVICE)
-            add_item(w, &(struct item){ .kind = a->kind, .role = a->role, .index = a->index, .attempt = a->attempt, .action = a });
+        if (!is_before_barrier(a->kind))
+            add_item(w, &(struct item){ .kind = a->kind, .role = a->role, .index = a->index, .attempt = a->attempt, .action = a,
+                                        .number = a->kind == ACTION_DELETE_PODS ? pods_of_attempt(w, a->attempt) : 0 });
     }
 }
 
@@ -305,7 +476,16 @@ static bool send(struct work *w, const struct item *item)
     case ACTION_CREATE_SERVICE:
         return create(w, item, &RESOURCE_SERVICE,
                       item->index < 0 ? service_build(w->job) : service_build_replica(w->job, item->role, item->index));
-    case ACTION_CREATE_POD: return create(w, item, &RESOURCE_POD, build_pod(w, item));
+    case ACTION_CREATE_NETWORK_POLICY: return create(w, item, &RESOURCE_NETWORK_POLICY, network_policy_build(w->job));
+    case ACTION_CREATE_CLAIMS: return create(w, item, &RESOURCE_CLAIM, volume_claim_build(w->job, item->role, item->index, item->number));
+    case ACTION_TRIM_CLAIMS: return claims_trim(w, item);
+    case ACTION_CHECK_PODS: return check_pod(w, item);
+    case ACTION_CREATE_GROUP:
+    case ACTION_UPDATE_GROUP:
+    case ACTION_DELETE_GROUP: return send_group(w, item);
+    case ACTION_CREATE_POD: return create(w, item, &RESOURCE_POD, execute_pod(w, item, w->status->gang.kind));
+    case ACTION_UNGATE_POD: return ungate(w, item);
+    case ACTION_DELETE_PODS: return delete_attempt(w, item);
     case ACTION_DELETE_POD:
     case ACTION_FORCE_DELETE_POD:
     case ACTION_DELETE_JOB: return delete(w, item);
@@ -315,7 +495,24 @@ static bool send(struct work *w, const struct item *item)
 
 static bool creates(enum action_kind kind)
 {
-    return kind == ACTION_CREATE_SECRET || kind == ACTION_CREATE_SERVICE || kind == ACTION_CREATE_POD;
+    return is_before_barrier(kind) || kind == ACTION_CREATE_POD;
+}
+
+/* Everything that was asked for before the pods is there. */
+static void note_prepared(struct work *w)
+{
+    struct job_state *s = w->state;
+    bool checked = false;
+
+    w->prepared = true;
+    for (size_t i = 0; i < w->barrier; i++) {
+        s->network_policy_known |= w->items[i].kind == ACTION_CREATE_NETWORK_POLICY;
+        checked |= w->items[i].kind == ACTION_CHECK_PODS;
+    }
+    for (size_t i = 0; i < w->plan.action_count; i++)
+        s->claims_known |= w->plan.actions[i].kind == ACTION_CREATE_CLAIMS;
+    s->pods_checked |= checked;
+    w->again |= checked && w->barrier == w->item_count; /* what was learnt was waited for */
 }
 
 static void finish(struct work *w)
@@ -324,6 +521,8 @@ static void finish(struct work *w)
 
     if (w->created > 0)
         log_info("pods created", KV("namespace", w->key.ns), KV("job", w->key.name), KVI("count", w->created), KVI("attempt", w->status->attempt));
+    for (size_t i = 0; i < w->plan.action_count && !w->stopped; i++)
+        s->trimmed |= w->plan.actions[i].kind == ACTION_TRIM_CLAIMS;
     if (w->created > 0 && !w->stopped) {
         s->create_error[0] = '\0';
         s->hold_ms = 0;
@@ -335,8 +534,13 @@ static void finish(struct work *w)
 void execute_pump(struct work *w)
 {
     while (!w->stopped && w->item_next < w->item_count && w->outstanding < w->window) {
-        if (w->outstanding > 0 && w->barrier > 0 && w->item_next == w->barrier)
-            break; /* pods come when what they refer to is there */
+        if (w->item_next == w->checks && w->outstanding > 0)
+            break; /* nothing is made for pods that the API server would not take */
+        if (w->item_next == w->barrier && !w->prepared) {
+            if (w->outstanding > 0)
+                break; /* pods come when what they refer to is there */
+            note_prepared(w);
+        }
         const struct item *item = &w->items[w->item_next++];
         if (creates(item->kind) && clock_mono_ms() < w->state->hold_until_ms) {
             int64_t at_ms = clock_wall_ms() + w->state->hold_until_ms - clock_mono_ms();
@@ -348,8 +552,11 @@ void execute_pump(struct work *w)
             w->retry = w->stopped = true;
         }
     }
-    if (w->outstanding == 0 && (w->stopped || w->item_next == w->item_count))
-        finish(w);
+    if (w->outstanding > 0 || (!w->stopped && w->item_next < w->item_count))
+        return;
+    if (!w->stopped && !w->prepared)
+        note_prepared(w);
+    finish(w);
 }
 
 /* A checkpoint that is wanted is asked for until the status has it committed: who was told may be gone. */
@@ -377,6 +584,7 @@ void execute_begin(struct work *w)
 {
     ask_for_checkpoint(w);
     secret_refresh(w);
+    plan_join_deletions(&w->plan, &w->seen, COLLECTION_LEAST, COLLECTION_MOST);
     list_items(w);
     w->window = WINDOW_FIRST;
     execute_pump(w);

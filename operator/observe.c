@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "job/child.h"
 #include "job/coordinate.h"
+#include "job/gang.h"
 
 /* A pod that the taint manager gave up on and that is still there this long after its time belongs to a node that is gone;
  * for operators that may not read nodes. */
@@ -31,7 +33,7 @@ void observe_pod(const struct pod_entry *pod, bool node_lost, bool job_is_over, 
     bool overdue = pod->tainted && pod->deleting && now_wall_ms > pod->gone_by_ms + TAINTED_PATIENCE_MS;
 
     *v = (struct pod_view){ .role = (enum job_role)pod->role, .index = pod->index, .attempt = pod->attempt,
-                            .phase = (enum pod_phase)pod->phase, .scheduled = pod->scheduled, .ready = pod->ready,
+                            .phase = (enum pod_phase)pod->phase, .scheduled = pod->scheduled, .ready = pod->ready, .gated = pod->gate_index >= 0 && !pod->scheduled,
                             .deleting = pod->deleting, .node_lost = node_lost || overdue, .created_ms = pod->created_ms,
                             .started_ms = pod->started_ms, .finished_ms = pod->finished_ms };
     take_end(pod, job_is_over, v);
@@ -77,6 +79,38 @@ static bool has_services(const struct observe_input *in)
     return in->now_mono_ms < in->state->service_until_ms || kube_cache_count_of(in->services, in->job->uid) >= wanted;
 }
 
+static void observe_children(const struct observe_input *in, struct observed *seen)
+{
+    const struct job_state *s = in->state;
+
+    seen->lacks.network_policy = in->job->spec.network.network_policy && pod_has_sidecar(in->job) && !s->network_policy_known;
+    seen->lacks.claims = !s->claims_known && volume_claim_count(in->job) > 0;
+    seen->lacks.trim = !s->trimmed && volume_claims_shrink(in->job);
+    seen->lacks.pod_check = !s->pods_checked;
+    (void)snprintf(seen->pod_refused, sizeof seen->pod_refused, "%s", s->pod_refused);
+}
+
+static void observe_gang(const struct observe_input *in, struct gang_view *g)
+{
+    struct kube_key key;
+    const struct group_entry *group = NULL;
+
+    if (in->gang == NULL)
+        return;
+    *g = *in->gang;
+    if (in->groups != NULL && kube_key_set(&key, in->job->namespace, in->job->name))
+        group = kube_cache_get(in->groups, &key);
+    if (group != NULL && strcmp(group->owner_uid, in->job->uid) != 0)
+        group = NULL; /* of a former job of this name */
+    g->has_group = group != NULL || in->now_mono_ms < in->state->group_until_ms;
+    g->min_member = group != NULL ? group->min_member : gang_min_member(in->job); /* of one that is on its way: just made */
+    g->created_ms = group != NULL ? group->created_ms : in->now_wall_ms;
+    if (group == NULL)
+        return;
+    (void)snprintf(g->phase, sizeof g->phase, "%s", group->phase);
+    (void)snprintf(g->message, sizeof g->message, "%s", group->message);
+}
+
 void observe_job(const struct observe_input *in, struct observed *seen)
 {
     struct job_state *s = in->state;
@@ -98,6 +132,8 @@ void observe_job(const struct observe_input *in, struct observed *seen)
     seen->has_service = has_services(in);
     seen->has_secret = !pod_has_sidecar(in->job) || s->secret_known;
     seen->node_count = in->node_count;
+    observe_children(in, seen);
+    observe_gang(in, &seen->gang);
     (void)snprintf(seen->create_error, sizeof seen->create_error, "%s", s->create_error);
 }
 

@@ -16,6 +16,8 @@ struct observe_input {
     bool job_is_over;
     const struct kube_cache *pods, *services, *nodes; /* nodes may be NULL: not watched */
     int32_t node_count;                               /* that take pods; 0 = unknown */
+    const struct gang_view *gang;                     /* what the cluster has; NULL: not looked */
+    const struct kube_cache *groups;                  /* of the job's gang scheduler; NULL: none */
     struct job_state *state;                          /* own pods that the cache has seen are forgotten */
     int64_t now_wall_ms, now_mono_ms;
 };

@@ -14,6 +14,12 @@
 #define LABEL_ATTEMPT POD_LABEL "attempt"
 #define FIELD_MANAGER "ringmaster-operator"
 
-extern const struct kube_resource RESOURCE_JOB, RESOURCE_POD, RESOURCE_SERVICE, RESOURCE_SECRET, RESOURCE_NODE;
+extern const struct kube_resource RESOURCE_JOB, RESOURCE_POD, RESOURCE_SERVICE, RESOURCE_SECRET, RESOURCE_NODE, RESOURCE_CLAIM,
+    RESOURCE_NETWORK_POLICY;
+
+/* The groups of gang schedulers, the newest version of a kind first. */
+#define GROUP_RESOURCES 4
+struct group_resource { enum gang_kind kind; struct kube_resource resource; const char *api_version; };
+extern const struct group_resource GROUPS[GROUP_RESOURCES];
 
 #endif

@@ -45,6 +45,12 @@ struct job_state {
     bool key_asked;             /* its Secret is being read */
     uint64_t authority_seen;    /* generation of the authority that its Secret is known to hold; 0 = unknown */
 
+    /* What was looked for or made in this attempt and at this size: again with the next, somebody may have deleted it. */
+    bool network_policy_known, claims_known, trimmed, pods_checked;
+    int32_t children_attempt; int64_t children_generation;
+    char pod_refused[512];      /* by the dry run; "" = not */
+    int64_t group_until_ms;     /* monotonic: our group is on its way into the cache until then */
+
     int64_t service_until_ms;   /* monotonic: our Services are on their way into the cache until then */
 
     char create_error[512];     /* of the last refused creation; "" = none */

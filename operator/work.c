@@ -61,7 +61,7 @@ void work_end(struct work *w)
     struct controller *c = w->c;
     struct kube_key key = w->key;
     int64_t now_ms = clock_mono_ms(), wall_ms = clock_wall_ms(), at_ms = w->requeue_at_ms;
-    bool retry = w->retry;
+    bool retry = w->retry, again = w->again;
     int64_t retry_after_ms = w->retry_after_ms;
 
     bool changed = w->state->seen[0] != '\0' && strcmp(w->state->seen, w->version) != 0;
@@ -78,6 +78,8 @@ void work_end(struct work *w)
     }
     if (changed)
         kube_queue_add(c->queue, &key, "the job changed", now_ms);
+    if (again)
+        kube_queue_add(c->queue, &key, "something was learnt", now_ms);
     if (at_ms > 0)
         kube_queue_add(c->queue, &key, "a time has come", now_ms + (at_ms > wall_ms ? at_ms - wall_ms : 0));
     controller_wake(c);
@@ -233,6 +235,24 @@ void work_begin(struct controller *c, const struct kube_key *key, const char *re
 
 /* ---- deciding --------------------------------------------------------------------------------------------------------- */
 
+/* Looked for again in each attempt and at each size: somebody may have deleted it. */
+static void forget_children(struct job_state *s, const struct training_job *job, int32_t attempt)
+{
+    if (s->children_attempt == attempt && s->children_generation == job->generation)
+        return;
+    s->network_policy_known = s->claims_known = s->trimmed = s->pods_checked = false;
+    s->pod_refused[0] = '\0';
+    s->children_attempt = attempt;
+    s->children_generation = job->generation;
+}
+
+static const struct kube_cache *groups_of(const struct work *w)
+{
+    const struct group_resource *g = w->status->gang.set ? controller_group(w->c, w->status->gang.kind) : NULL;
+
+    return g != NULL && w->scope->groups[g - GROUPS] != NULL ? kube_informer_cache(w->scope->groups[g - GROUPS]) : NULL;
+}
+
 static void look(struct work *w)
 {
     struct controller *c = w->c;
@@ -240,13 +260,14 @@ static void look(struct work *w)
     struct observe_input in = { .job = w->job, .job_is_over = phase_is_final(w->status->phase),
                                 .pods = kube_informer_cache(w->scope->pods), .services = kube_informer_cache(w->scope->services),
                                 .nodes = c->nodes != NULL ? kube_informer_cache(c->nodes) : NULL, .node_count = c->node_count,
-                                .state = w->state, .now_wall_ms = wall_ms, .now_mono_ms = now_ms };
+                                .gang = &c->gang, .groups = groups_of(w), .state = w->state, .now_wall_ms = wall_ms, .now_mono_ms = now_ms };
 
     drop_plan(w);
     if (w->state->secret_attempt != w->status->attempt) {
         w->state->secret_known = false; /* looked for again in each attempt: somebody may have deleted it */
         w->state->secret_attempt = w->status->attempt;
     }
+    forget_children(w->state, w->job, w->status->attempt);
     state_own_expire(w->state, now_ms);
     observe_job(&in, &w->seen);
     reconcile(w->job, w->status, &w->seen, wall_ms, &w->plan);

@@ -10,6 +10,7 @@
 #ifndef OPERATOR_WORK_H
 #define OPERATOR_WORK_H
 
+#include "kube/discovery.h"
 #include "kube/event.h"
 #include "kube/informer.h"
 #include "kube/queue.h"
@@ -21,6 +22,7 @@ struct scope {
     struct controller *controller;
     const char *ns; /* NULL: all */
     struct kube_informer *jobs, *pods, *services;
+    struct kube_informer *groups[GROUP_RESOURCES]; /* NULL: not served */
 };
 
 struct controller {
@@ -28,6 +30,8 @@ struct controller {
     struct controller_def def;
     struct scope *scopes; size_t scope_count;
     struct kube_informer *nodes; /* NULL: not watched */
+    struct kube_discovery *discovery;
+    struct gang_view gang;       /* what the cluster has; of no job */
     int32_t node_count;          /* that take pods; 0 = unknown */
     struct kube_queue *queue;
     struct loop_timer *timer;    /* of the queue */
@@ -42,7 +46,7 @@ struct controller {
 };
 
 /* What a plan asks for, a row a request. */
-struct item { enum action_kind kind; enum job_role role; int32_t index, attempt; const struct action *action; };
+struct item { enum action_kind kind; enum job_role role; int32_t index, attempt; size_t number /* of the claim; how many pods */; const struct action *action; };
 
 struct work {
     struct controller *c;
@@ -62,9 +66,11 @@ struct work {
     struct observed seen;
     struct plan plan; bool has_plan;
 
-    struct item *items; size_t item_count, item_next, barrier; /* those before the barrier are done first */
+    struct item *items; size_t item_count, item_cap, item_next, checks, barrier; /* those before checks are done first, then those before the barrier */
     size_t outstanding, window, created;
     bool stopped;               /* no further request of this look */
+    bool prepared;              /* what stands before the barrier is done */
+    bool again;                 /* what was learnt is to be looked at at once */
 
     uint64_t made_generation;   /* of the authority in the Secret that is being made; 0 = none */
     char *said;                 /* why the job cannot be read; NULL = it can */
@@ -91,6 +97,28 @@ void work_fail(struct work *w, const char *what, const struct kube_reply *reply)
 /* status.c */
 void status_store(struct work *w);                     /* plan.status; goes on with work_step or execute_begin */
 void status_store_invalid(struct work *w, const char *why); /* of a job that cannot be read; ends the look */
+
+/* controller.c */
+const struct group_resource *controller_group(const struct controller *c, enum gang_kind kind); /* as it is served, or NULL */
+
+/* One request of a look and what it is about. */
+struct step {
+    struct work *work;
+    struct item item;
+    const struct kube_resource *resource;
+    char name[KUBE_NAME_MAX];
+};
+/* execute.c: for those who send requests of their own. */
+struct step *step_new(struct work *w, const struct item *item, const struct kube_resource *resource, const char *name);
+void step_done(struct step *s, bool well); /* frees it; the look goes on, or stops */
+void step_free(struct step *s);            /* of a request that was not sent */
+cJSON *execute_pod(const struct work *w, const struct item *item, enum gang_kind gang); /* as it is created; owned */
+
+/* check.c: false: the request could not be made. So the next ones. */
+bool check_pod(struct work *w, const struct item *item);
+
+/* claims.c */
+bool claims_trim(struct work *w, const struct item *item);
 
 /* execute.c */
 void execute_begin(struct work *w);                    /* ends the look */

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/opt.h"
 #include "base/text.h"
+#include "job/counters.h"
 #include "wire/peer.h"
 
 #define MEMBERS_MAX 10000
@@ -189,14 +190,8 @@ static int read_counters(struct options *o, struct error *e)
         return 0;
     if (json_parse(o->counters, strlen(o->counters), &tree, e) != 0)
         return error_wrap(e, "RINGMASTER_COUNTERS");
-    o->restart_counters = (struct restart_counters){
-        .restarts = (int32_t)json_int(tree, "restarts", 0),
-        .restarts_counted = (int32_t)json_int(tree, "restarts_counted", 0),
-        .disruptions = (int32_t)json_int(tree, "disruptions", 0),
-        .streak = (int32_t)json_int(tree, "streak", 0),
-        .window_start_ms = json_int(tree, "window_start_ms", 0),
-        .window_restarts = (int32_t)json_int(tree, "window_restarts", 0),
-    };
+    if (!restart_counters_decode(tree, &o->restart_counters))
+        return error_set(e, ERROR_INVALID, "RINGMASTER_COUNTERS: not what the operator writes there: %.120s", o->counters);
     return 0;
 }
 

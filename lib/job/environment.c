@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "job/counters.h"
 #include "job/pod.h"
 #include "job/restart.h"
 #include "job/tfconfig.h"
@@ -50,10 +51,27 @@ static void append(cJSON *list, const char *name, const char *value)
     json_append(list, variable);
 }
 
+bool environment_is_reserved(const char *name)
+{
+    static const char *const names[] = {
+        "JOB", "JOB_UID", "ROLE", "INDEX", "RANK", "SIZE", "ATTEMPT", "LOCAL_RANK", "LOCAL_SIZE", "COORDINATOR", "DIR", "SOCKET",
+        "CHECKPOINT_DIR", "CHECKPOINT_EVERY_STEPS", "CHECKPOINT_EVERY_SECONDS", "LIBRARY_DIR", "FENCE", "ROUND", "RESUME_STEP",
+    };
+    static const char prefix[] = "RINGMASTER_";
+
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return false;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        if (strcmp(name + sizeof prefix - 1, names[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* What the user set wins. */
 static void put(struct scope *s, const char *name, const char *value)
 {
-    if (user_variable(s, name) == NULL)
+    if (user_variable(s, name) == NULL || environment_is_reserved(name))
         append(s->list, name, value);
 }
 
@@ -225,6 +243,12 @@ static void put_mpi(struct scope *s)
     put_int(s, "OMPI_COMM_WORLD_LOCAL_SIZE", 1);
     put_int(s, "OMPI_COMM_WORLD_NODE_RANK", 0);
     put_int(s, "OMPI_UNIVERSE_SIZE", s->size);
+    if (s->context->addresses->kind == ADDRESS_LOCAL)
+        return; /* one machine: mpirun needs no list of others */
+    put(s, "OMPI_MCA_orte_default_hostfile", POD_HOSTFILE_DIR "/hostfile");
+    put(s, "PRTE_MCA_prte_default_hostfile", POD_HOSTFILE_DIR "/hostfile");
+    put(s, "I_MPI_HYDRA_HOST_FILE", POD_HOSTFILE_DIR "/hostfile");
+    put(s, "HYDRA_HOST_FILE", POD_HOSTFILE_DIR "/hostfile");
 }
 
 static void put_frameworks(struct scope *s)
@@ -306,12 +330,14 @@ static void put_pythonpath(struct scope *s)
     append(s->list, "PYTHONPATH", path);
 }
 
-cJSON *environment_build(const struct training_job *job, enum job_role role, int32_t index,
-                         const struct pod_context *context)
+static cJSON *environment_of(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context,
+                             bool user_wins)
 {
     struct scope s = scope_of(job, role, index, context);
     enum job_role task = role == ROLE_MASTER && job->spec.tf_config.master_as_chief ? ROLE_CHIEF : role;
 
+    if (!user_wins)
+        s.user = NULL;
     put_ours(&s);
     put_pythonpath(&s);
     put(&s, "PYTHONUNBUFFERED", "1");
@@ -322,6 +348,45 @@ cJSON *environment_build(const struct training_job *job, enum job_role role, int
     put_int(&s, "TASK_INDEX", index);
     put_frameworks(&s);
     return s.list;
+}
+
+cJSON *environment_build(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
+{
+    return environment_of(job, role, index, context, true);
+}
+
+static const char *value_of(const cJSON *env, const char *name, size_t len)
+{
+    const cJSON *variable;
+    const char *value = NULL;
+
+    cJSON_ArrayForEach(variable, env) {
+        const char *have = json_text(variable, "name", "");
+        if (strlen(have) == len && strncmp(have, name, len) == 0)
+            value = json_text(variable, "value", NULL); /* the last of a name counts */
+    }
+    return value;
+}
+
+void environment_conflicts(const struct training_job *job, enum job_role role, struct buf *kept, struct buf *dropped)
+{
+    static const struct address_plan addresses = { .kind = ADDRESS_CLUSTER };
+    struct pod_context context = { .addresses = &addresses, .attempt = 1 };
+    struct scope s = scope_of(job, role, 0, &context);
+    const cJSON *theirs = s.user, *variable;
+
+    cJSON_Delete(s.list);
+    if (cJSON_GetArraySize(theirs) == 0)
+        return;
+    auto_json cJSON *without = environment_of(job, role, 0, &context, false);
+    cJSON_ArrayForEach(variable, theirs) {
+        const char *name = json_text(variable, "name", "");
+        bool reserved = environment_is_reserved(name);
+        if (strcmp(name, "PYTHONPATH") == 0 || (!reserved && value_of(without, name, strlen(name)) == NULL))
+            continue; /* the path has both */
+        struct buf *to = reserved ? dropped : kept;
+        buf_addf(to, "%s%.100s", to->len > 0 ? ", " : "", name);
+    }
 }
 
 /* ---- the sidecar's ----------------------------------------------------------------------------------------------- */
@@ -344,14 +409,12 @@ static void put_members(struct scope *s)
 static void put_counters(struct scope *s)
 {
     const struct job_status *status = s->context->status;
-    auto_json cJSON *o = json_object();
+    struct restart_counters counters;
 
-    json_put_int(o, "restarts", status != NULL ? status->restarts : 0);
-    json_put_int(o, "restarts_counted", status != NULL ? status->restarts_counted : 0);
-    json_put_int(o, "disruptions", status != NULL ? status->disruptions : 0);
-    json_put_int(o, "streak", status != NULL ? status->streak : 0);
-    json_put_int(o, "window_start_ms", status != NULL ? status->window_start_ms : 0);
-    json_put_int(o, "window_restarts", status != NULL ? status->window_restarts : 0);
+    memset(&counters, 0, sizeof counters);
+    if (status != NULL)
+        restart_counters_of(status, &counters);
+    auto_json cJSON *o = restart_counters_encode(&counters);
     auto_free char *text = json_print(o, false);
     put(s, "RINGMASTER_COUNTERS", text);
 }
@@ -399,19 +462,6 @@ cJSON *environment_sidecar(const struct training_job *job, enum job_role role, i
 }
 
 /* ---- expansion --------------------------------------------------------------------------------------------------- */
-
-static const char *value_of(const cJSON *env, const char *name, size_t len)
-{
-    const cJSON *variable;
-    const char *value = NULL;
-
-    cJSON_ArrayForEach(variable, env) {
-        const char *have = json_text(variable, "name", "");
-        if (strlen(have) == len && strncmp(have, name, len) == 0)
-            value = json_text(variable, "value", NULL); /* the last of a name counts */
-    }
-    return value;
-}
 
 char *environment_expand(const char *text, const cJSON *env)
 {

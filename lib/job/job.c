@@ -14,7 +14,7 @@ const char *const PHASE_NAMES[] = {
 };
 const char *const CONDITION_NAMES[] = {
     "Created",   "Queued",   "GangScheduled", "Running",       "PodsReady", "Restarting",
-    "Suspended", "Degraded", "Cooperating",   "FailureTarget", "Succeeded", "Failed",     NULL,
+    "Suspended", "Degraded", "Cooperating",   "Invalid",       "FailureTarget", "Succeeded", "Failed", NULL,
 };
 const char *const FAILURE_CLASS_NAMES[] = { "User", "Infrastructure", "Hang", "OOM", "Hardware", NULL };
 

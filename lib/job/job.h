@@ -131,8 +131,8 @@ bool phase_is_final(enum job_phase phase);
 
 enum condition_type {
     CONDITION_CREATED, CONDITION_QUEUED, CONDITION_GANG_SCHEDULED, CONDITION_RUNNING, CONDITION_PODS_READY,
-    CONDITION_RESTARTING, CONDITION_SUSPENDED, CONDITION_DEGRADED, CONDITION_COOPERATING, CONDITION_FAILURE_TARGET,
-    CONDITION_SUCCEEDED, CONDITION_FAILED, CONDITION_COUNT,
+    CONDITION_RESTARTING, CONDITION_SUSPENDED, CONDITION_DEGRADED, CONDITION_COOPERATING, CONDITION_INVALID,
+    CONDITION_FAILURE_TARGET, CONDITION_SUCCEEDED, CONDITION_FAILED, CONDITION_COUNT,
 };
 const char *condition_name(enum condition_type type);
 
@@ -167,8 +167,14 @@ enum checkpoint_answer { ANSWER_PENDING, ANSWER_COMMITTED, ANSWER_MISSED /* the 
 
 struct role_status {
     int32_t replicas, active, ready, succeeded, failed;
+    int32_t oom_kills;                /* decisions about a container that ran out of memory, in the job's whole life */
     char completed[256];              /* indexes that ended well in this attempt, "0-2,5": their pods may be gone; cut when too long */
 };
+
+/* When the restarts of the last failurePolicy.restartWindowSeconds were, oldest first. Up to RESTART_WINDOW_PARTS restarts are
+ * told apart; of more, those that lie closest together are taken for one time, the later. Unused parts are zero. */
+#define RESTART_WINDOW_PARTS 16
+struct restart_window { struct { int64_t at_ms, restarts; } parts[RESTART_WINDOW_PARTS]; int64_t part_count; };
 
 struct job_status {
     int64_t observed_generation;
@@ -179,7 +185,7 @@ struct job_status {
     int32_t round;                    /* newest in-place round of this attempt that was reported */
     int32_t restarts, restarts_counted, disruptions;
     int32_t streak;                   /* failures since the last progress: drives the back-off */
-    int64_t window_start_ms; int32_t window_restarts; /* sliding window of the budget */
+    struct restart_window window;     /* counted restarts; empty without restartWindowSeconds */
     int64_t next_restart_ms;          /* 0 = none pending */
     int64_t start_ms, completion_ms;  /* 0 = unset */
     int64_t suspended_ms;

@@ -14,6 +14,11 @@ const char *action_name(enum action_kind kind)
         [ACTION_CREATE_SECRET] = "create-secret", [ACTION_CREATE_SERVICE] = "create-service",
         [ACTION_CREATE_POD] = "create-pod",       [ACTION_DELETE_POD] = "delete-pod",
         [ACTION_FORCE_DELETE_POD] = "force-delete-pod", [ACTION_DELETE_JOB] = "delete-job",
+        [ACTION_CREATE_NETWORK_POLICY] = "create-network-policy", [ACTION_CREATE_CLAIMS] = "create-claims",
+        [ACTION_TRIM_CLAIMS] = "trim-claims",     [ACTION_CHECK_PODS] = "check-pods",
+        [ACTION_CREATE_GROUP] = "create-group",   [ACTION_UPDATE_GROUP] = "update-group",
+        [ACTION_DELETE_GROUP] = "delete-group",   [ACTION_UNGATE_POD] = "ungate-pod",
+        [ACTION_DELETE_PODS] = "delete-pods",
     };
 
     return names[kind];
@@ -76,6 +81,61 @@ void plan_requeue(struct plan *p, int64_t at_ms)
         p->requeue_at_ms = at_ms;
 }
 
+/* ---- many deletions as one ------------------------------------------------------------------------------------------ */
+
+static size_t deletions_of(const struct plan *p, int32_t attempt)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < p->action_count; i++)
+        count += p->actions[i].kind == ACTION_DELETE_POD && p->actions[i].attempt == attempt;
+    return count;
+}
+
+static size_t pods_that_stay(const struct observed *seen, int32_t attempt)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < seen->pod_count; i++)
+        count += seen->pods[i].attempt == attempt && !seen->pods[i].deleting;
+    return count;
+}
+
+static void join(struct plan *p, int32_t attempt)
+{
+    size_t kept = 0;
+    bool joined = false;
+
+    for (size_t i = 0; i < p->action_count; i++) {
+        struct action a = p->actions[i];
+        bool one_of_them = a.kind == ACTION_DELETE_POD && a.attempt == attempt;
+        if (one_of_them && joined)
+            continue;
+        if (one_of_them) {
+            a = (struct action){ .kind = ACTION_DELETE_PODS, .attempt = attempt, .reason = a.reason };
+            joined = true;
+        }
+        p->actions[kept++] = a;
+    }
+    p->action_count = kept;
+}
+
+void plan_join_deletions(struct plan *p, const struct observed *seen, size_t least, size_t most)
+{
+    bool is_last = phase_is_final(p->status.phase) || p->status.phase == PHASE_SUSPENDED;
+    int32_t looked_at = -1;
+
+    for (size_t i = 0; i < p->action_count; i++) {
+        int32_t attempt = p->actions[i].attempt;
+        if (p->actions[i].kind != ACTION_DELETE_POD || attempt == looked_at || (attempt >= p->status.attempt && !is_last))
+            continue;
+        looked_at = attempt;
+        size_t count = deletions_of(p, attempt);
+        if (count >= least && count <= most && count == pods_that_stay(seen, attempt))
+            join(p, attempt);
+    }
+}
+
 void plan_release(struct plan *p)
 {
     free(p->actions);
@@ -111,11 +171,14 @@ char *plan_format(const struct plan *p)
 
     for (size_t i = 0; i < p->action_count; i++) {
         const struct action *a = &p->actions[i];
-        bool pod = a->kind == ACTION_CREATE_POD || a->kind == ACTION_DELETE_POD || a->kind == ACTION_FORCE_DELETE_POD;
+        bool pod = a->kind == ACTION_CREATE_POD || a->kind == ACTION_DELETE_POD || a->kind == ACTION_FORCE_DELETE_POD ||
+                   a->kind == ACTION_UNGATE_POD;
         buf_add(&b, action_name(a->kind));
         if (pod)
             buf_addf(&b, " %s-%d attempt=%d%s%s", role_name(a->role), (int)a->index, (int)a->attempt,
                      a->uid[0] != '\0' ? " uid=" : "", a->uid);
+        else if (a->kind == ACTION_DELETE_PODS)
+            buf_addf(&b, " attempt=%d", (int)a->attempt);
         buf_addf(&b, " (%s)\n", a->reason);
     }
     format_status(p, &b);

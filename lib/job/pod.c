@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "job/child.h"
 #include "job/pod_schedule.h"
 
 enum { SIDECAR_AUTO = 0, SIDECAR_CONTAINER = 2, SIDECAR_NONE = 3 };
@@ -132,20 +133,6 @@ static void put_labels(cJSON *labels, const struct training_job *job, enum job_r
         replace_text(labels, "training.kubeflow.org/job-role", "master");
 }
 
-static cJSON *owner(const struct training_job *job)
-{
-    cJSON *list = json_array(), *o = json_object();
-
-    json_put_text(o, "apiVersion", JOB_API_VERSION);
-    json_put_text(o, "kind", JOB_KIND);
-    json_put_text(o, "name", job->name);
-    json_put_text(o, "uid", job->uid);
-    json_put_bool(o, "controller", true);
-    json_put_bool(o, "blockOwnerDeletion", true);
-    json_append(list, o);
-    return list;
-}
-
 static cJSON *metadata(const struct training_job *job, enum job_role role, int32_t index,
                        const struct pod_context *context)
 {
@@ -167,7 +154,7 @@ static cJSON *metadata(const struct training_job *job, enum job_role role, int32
     if (pod_has_sidecar(job) && !pod_command_is_known(job, role))
         replace_text(annotations, POD_LABEL "launcher",
                      "none: the main container has no command and its image's entrypoint is unknown");
-    json_put(o, "ownerReferences", owner(job));
+    json_put(o, "ownerReferences", child_owners(job));
     return o;
 }
 
@@ -200,14 +187,15 @@ static void put_environment(cJSON *container, const cJSON *ours, bool is_main)
         if (!is_main && needs_the_mount(name))
             continue;
         cJSON_ArrayForEach(user, theirs)
-            taken |= strcmp(json_text(user, "name", ""), name) == 0;
+            taken |= strcmp(json_text(user, "name", ""), name) == 0 && !environment_is_reserved(name);
         bool path = strcmp(name, "PYTHONPATH") == 0;
         path_is_ours |= path;
         if (!taken || path)
             json_append(env, cJSON_Duplicate(variable, true));
     }
     cJSON_ArrayForEach(variable, theirs) {
-        if (!path_is_ours || strcmp(json_text(variable, "name", ""), "PYTHONPATH") != 0)
+        const char *name = json_text(variable, "name", "");
+        if ((!path_is_ours || strcmp(name, "PYTHONPATH") != 0) && !environment_is_reserved(name))
             json_append(env, cJSON_Duplicate(variable, true));
     }
     replace(container, "env", env);
@@ -234,8 +222,8 @@ static void raise_memory(const struct training_job *job, enum job_role role, con
 
     if (policy->oom_action != OOM_RESTART_WITH_MORE_MEMORY || status == NULL)
         return;
-    for (size_t i = 0; i < status->failure_count; i++)
-        factor *= status->failures[i].class == FAILURE_OOM && status->failures[i].role == role ? policy->oom_factor : 1;
+    for (int32_t i = 0; i < status->roles[role].oom_kills && factor < 1e18; i++)
+        factor *= policy->oom_factor;
     for (size_t i = 0; i < COUNT(kinds) && factor > 1; i++) {
         cJSON *kind =
             cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(container, "resources"), kinds[i]);
@@ -412,6 +400,52 @@ static void add_sidecar(cJSON *spec, const struct training_job *job, enum job_ro
     add_volumes(spec, job);
 }
 
+/* ---- the list of hosts for mpirun ------------------------------------------------------------------------------------ */
+
+/* Annotations have 256 KiB in all. */
+enum { HOSTFILE_MAX = 192 << 10 };
+
+static bool has_hostfile(const struct training_job *job, enum job_role role, const struct pod_context *context)
+{
+    return job->spec.frameworks[FRAMEWORK_MPI] && job_rank(job, role, 0) >= 0 && context->addresses->kind == ADDRESS_CLUSTER;
+}
+
+static void put_hosts(const struct training_job *job, const struct pod_context *context, cJSON *annotations)
+{
+    auto_buf struct buf b = BUF_INIT(HOSTFILE_MAX);
+    char host[ADDRESS_MAX];
+
+    for (enum job_role r = 0; r < ROLE_COUNT; r++) {
+        for (int32_t i = 0; job->spec.roles[r].present && i < job->spec.roles[r].replicas && job_rank(job, r, i) >= 0; i++) {
+            address_host(job, context->addresses, r, i, host);
+            buf_addf(&b, "%s slots=1\n", host);
+        }
+    }
+    if (buf_ok(&b))
+        replace_text(annotations, POD_HOSTFILE, buf_text(&b));
+}
+
+/* The list is in an annotation of the pod, so that it is there with the pod and needs no object of its own. */
+static void mount_hosts(cJSON *spec, cJSON *main_container)
+{
+    cJSON *volume = json_object(), *downward = json_object(), *items = json_array(), *item = json_object(), *field = json_object();
+    const cJSON *mount;
+
+    json_put_text(volume, "name", "ringmaster-hostfile");
+    json_put_text(field, "fieldPath", "metadata.annotations['" POD_HOSTFILE "']");
+    json_put_text(item, "path", "hostfile");
+    json_put(item, "fieldRef", field);
+    json_append(items, item);
+    json_put(downward, "items", items);
+    json_put(volume, "downwardAPI", downward);
+    json_append(have(spec, "volumes", true), volume);
+    cJSON_ArrayForEach(mount, json_at(main_container, "volumeMounts")) {
+        if (strcmp(json_text(mount, "mountPath", ""), POD_HOSTFILE_DIR) == 0)
+            return; /* the user's own */
+    }
+    add_mount(main_container, "ringmaster-hostfile", POD_HOSTFILE_DIR, true);
+}
+
 cJSON *pod_build(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context)
 {
     const cJSON *template = json_at(job->spec.roles[role].template, "spec");
@@ -424,9 +458,14 @@ cJSON *pod_build(const struct training_job *job, enum job_role role, int32_t ind
     json_put_text(pod, "kind", "Pod");
     json_put(pod, "metadata", meta);
     json_put(pod, "spec", spec);
+    volume_claims_mount(job, role, index, spec);
     dress_containers(spec, job, role, env, context->status);
     if (pod_has_sidecar(job))
         add_sidecar(spec, job, role, index, context);
+    if (has_hostfile(job, role, context)) {
+        put_hosts(job, context, have(meta, "annotations", false));
+        mount_hosts(spec, container_named(spec, job_main_container(job, role)));
+    }
     replace_text(spec, "hostname", json_text(meta, "name", ""));
     replace_text(spec, "subdomain", subdomain != NULL && subdomain[0] != '\0' ? subdomain : job->name);
     replace_text(spec, "restartPolicy",

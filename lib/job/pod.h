@@ -6,11 +6,13 @@
  * hostname and subdomain; the native sidecar "ringmaster" (init container with restartPolicy Always) with its options as
  * RINGMASTER_* variables; the launcher in front of the user's command; the environment of every framework asked for
  * (environment.h); volumes /ringmaster (emptyDir: launcher, libraries, socket), /ringmaster/shm (emptyDir, memory) and the
- * key Secret, mounted in the sidecar alone. Variables that the user set win.
+ * key Secret, mounted in the sidecar alone. Variables that the user set win, but for those that say who the replica is
+ * (environment_is_reserved).
  */
 #ifndef JOB_POD_H
 #define JOB_POD_H
 
+#include "base/buf.h"
 #include "job/address.h"
 
 #define POD_SIDECAR_CONTAINER "ringmaster"
@@ -22,6 +24,8 @@
 #define POD_KEY_DIR "/etc/ringmaster/key"  /* Secret: "key", and with a wss channel "ca.crt" */
 #define POD_SECRET_KEY "key"
 #define POD_SECRET_AUTHORITY "ca.crt"      /* who may have issued the operator's certificate; PEM */
+#define POD_HOSTFILE_DIR "/etc/mpi"        /* frameworks: [MPI]: mount point of "hostfile" in the main container */
+#define POD_HOSTFILE POD_LABEL "hostfile"  /* annotation that it is made from */
 #define POD_GATE "ringmaster.dev/gang"     /* scheduling gate */
 #define POD_LABEL "ringmaster.dev/"        /* + job-name, job-uid, replica-type, replica-index, attempt */
 #define POD_MAIN_CONTAINER POD_LABEL "main-container" /* annotation: whose end is the replica's */
@@ -54,6 +58,12 @@ char *pod_hash(const cJSON *pod);                                               
 /* What Ringmaster puts into the environment of one replica's training process, in a stable order: array of {name, value}
  * without what the user set in the main container. Owned. PYTHONPATH is there at all times, in front of the user's value. */
 cJSON *environment_build(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context);
+
+/* Names by which Ringmaster tells a replica who it is: what a template says there is not used. */
+bool environment_is_reserved(const char *name);
+/* Names that both the role's main container and Ringmaster set, comma-separated: those where the user's value is kept, and those
+ * where it is not used. */
+void environment_conflicts(const struct training_job *job, enum job_role role, struct buf *kept, struct buf *dropped);
 
 /* What pod_build gives the sidecar, in a stable order: array of {name, value}. Owned. */
 cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index, const struct pod_context *context);

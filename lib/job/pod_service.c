@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/crypto.h"
 #include "base/mem.h"
+#include "job/child.h"
 #include "job/pod.h"
 
 static void add_port(cJSON *ports, const char *name, int32_t number)
@@ -22,26 +23,11 @@ static void add_port(cJSON *ports, const char *name, int32_t number)
 
 static cJSON *headless(const struct training_job *job, const char *name, cJSON *selector)
 {
-    cJSON *o = json_object(), *meta = json_object(), *labels = json_object(), *spec = json_object(),
-          *ports = json_array();
-    cJSON *owners = json_array(), *owner = json_object();
+    cJSON *o = json_object(), *spec = json_object(), *ports = json_array();
 
     json_put_text(o, "apiVersion", "v1");
     json_put_text(o, "kind", "Service");
-    json_put_text(meta, "name", name);
-    json_put_text(meta, "namespace", job->namespace);
-    json_put_text(labels, POD_LABEL "job-name", job->name);
-    json_put_text(labels, POD_LABEL "job-uid", job->uid);
-    json_put(meta, "labels", labels);
-    json_put_text(owner, "apiVersion", JOB_API_VERSION);
-    json_put_text(owner, "kind", JOB_KIND);
-    json_put_text(owner, "name", job->name);
-    json_put_text(owner, "uid", job->uid);
-    json_put_bool(owner, "controller", true);
-    json_put_bool(owner, "blockOwnerDeletion", true);
-    json_append(owners, owner);
-    json_put(meta, "ownerReferences", owners);
-    json_put(o, "metadata", meta);
+    json_put(o, "metadata", child_metadata(job, name));
     json_put_text(spec, "clusterIP", "None");
     json_put_bool(spec, "publishNotReadyAddresses", job->spec.network.publish_not_ready);
     json_put(spec, "selector", selector);

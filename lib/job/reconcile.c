@@ -8,10 +8,27 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "job/pod.h"
 #include "job/reconcile_parts.h"
 
 /* Between two writes of nothing but progress. */
 enum { PROGRESS_INTERVAL_MS = 15000, OLD_STATUS_RETRY_MS = 1000 };
+
+/* What the user's template and Ringmaster both set. */
+static void tell_of_overridden_variables(struct pass *p)
+{
+    for (enum job_role r = 0; r < ROLE_COUNT; r++) {
+        auto_buf struct buf kept = BUF_INIT(300), dropped = BUF_INIT(300);
+        if (p->census.roles[r].replicas == 0)
+            continue;
+        environment_conflicts(p->job, r, &kept, &dropped);
+        if (kept.len > 0)
+            plan_event(p->plan, false, "EnvironmentOverridden", "%s: the template's own value is kept for %s", role_key(r), buf_text(&kept));
+        if (dropped.len > 0)
+            plan_event(p->plan, true, "EnvironmentReserved", "%s: the template's value is not used for %s: Ringmaster says there who a replica is",
+                       role_key(r), buf_text(&dropped));
+    }
+}
 
 static void begin(struct pass *p)
 {
@@ -25,6 +42,7 @@ static void begin(struct pass *p)
     condition_set(p->job, s, CONDITION_CREATED, true, p->now_ms, "TrainingJobCreated", "the job is accepted: %s",
                   buf_text(&who));
     plan_event(p->plan, false, "TrainingJobCreated", "the job is accepted: %s", buf_text(&who));
+    tell_of_overridden_variables(p);
     p->plan->record_first = true;
     /* Pods without a status: it was lost. What they are part of is over. */
     for (size_t i = 0; i < p->seen->pod_count; i++)
@@ -32,6 +50,7 @@ static void begin(struct pass *p)
     if (suspend_or_resume(p))
         return; /* the first attempt begins when it is resumed */
     raise_attempt(p);
+    settle_gang(p);
     s->phase = PHASE_PENDING;
     s->start_ms = p->now_ms;
 }

@@ -15,6 +15,7 @@
 #ifndef JOB_RECONCILE_H
 #define JOB_RECONCILE_H
 
+#include "job/gang.h"
 #include "job/job.h"
 #include "job/restart.h"
 
@@ -26,6 +27,7 @@ struct pod_view {
     enum job_role role; int32_t index, attempt;
     enum pod_phase phase;
     bool scheduled, ready, deleting, node_lost;
+    bool gated;                                /* our scheduling gate still holds it back */
     bool has_exit; int32_t exit_code, signal;  /* of the main container */
     char reason[64], message[1024];            /* "OOMKilled", "ImagePullBackOff", ...; log tail or system message */
     char node[128], uid[64];
@@ -52,12 +54,27 @@ struct observed {
     const struct pod_view *pods; size_t pod_count;
     struct coordinator_view coordinator;
     bool has_service, has_secret;      /* the local runner has both at all times */
+    /* What a cluster alone has; zero: nothing is missing. */
+    struct {
+        bool network_policy, claims;   /* not there yet, or not known to be */
+        bool trim;                     /* claims of replicas that are no more were not looked for since the last change of size */
+        bool pod_check;                /* no pod of this attempt was shown to the API server yet */
+    } lacks;
+    char pod_refused[512];             /* what the API server found wrong with the pod it was shown: it will never take it; "" = nothing */
+    struct gang_view gang;
     char create_error[512];            /* what the last refused creation of a pod said ("exceeded quota: ..."); "" = none */
     int32_t node_count;                /* nodes that could take a pod, for avoidNodes.maxPercent; 0 = unknown */
 };
 
 enum action_kind {
     ACTION_CREATE_SECRET, ACTION_CREATE_SERVICE, ACTION_CREATE_POD, ACTION_DELETE_POD, ACTION_FORCE_DELETE_POD, ACTION_DELETE_JOB,
+    ACTION_CREATE_NETWORK_POLICY,
+    ACTION_CREATE_CLAIMS,              /* those that are wanted and not there, of every replica */
+    ACTION_TRIM_CLAIMS,                /* delete those of replicas that are no more */
+    ACTION_CHECK_PODS,                 /* dry run: one pod of each role; no pod is created when one is refused */
+    ACTION_CREATE_GROUP, ACTION_UPDATE_GROUP, ACTION_DELETE_GROUP, /* of status.gang's kind */
+    ACTION_UNGATE_POD,
+    ACTION_DELETE_PODS,                /* all of an attempt at once: made by plan_join_deletions alone */
 };
 const char *action_name(enum action_kind kind);
 
@@ -81,6 +98,9 @@ struct plan {
 
 void reconcile(const struct training_job *job, const struct job_status *status, const struct observed *seen, int64_t now_ms,
                struct plan *ret_plan);
+/* Where a plan deletes every pod there is of an attempt, from `least` to `most` of them, one action takes their place: only for
+ * attempts of which no pod is ever created again, so that no other pod can be met. */
+void plan_join_deletions(struct plan *p, const struct observed *seen, size_t least, size_t most);
 void plan_release(struct plan *p);
 /* The coordinator is to be told to save, until the status says otherwise. */
 bool checkpoint_is_wanted(const struct training_job *job, const struct job_status *status);

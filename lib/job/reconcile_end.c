@@ -142,6 +142,11 @@ bool end_if_it_cannot_run(struct pass *p)
 {
     char message[512];
 
+    if (p->seen->pod_refused[0] != '\0' && p->seen->pod_count == 0) {
+        condition_set(p->job, p->status, CONDITION_INVALID, true, p->now_ms, "PodRefused", "%s", p->seen->pod_refused);
+        fail_job(p, "InvalidPod", p->seen->pod_refused);
+        return true;
+    }
     if (!pod_has_sidecar(p->job))
         return false;
     for (enum job_role r = 0; r < ROLE_COUNT; r++) {
@@ -190,6 +195,7 @@ void tidy_up(struct pass *p)
         }
         plan_requeue(p->plan, at_ms);
     }
+    release_group(p);
     if (p->job->spec.clean_pod_policy == CLEAN_ALL)
         (void)delete_pods(p, PODS_ALL, "the job is over and cleanPodPolicy is All");
     else if (p->job->spec.clean_pod_policy == CLEAN_RUNNING && !ranks_are_leaving(p))

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "job/counters.h"
 #include "job/reconcile_parts.h"
 
 struct candidate {
@@ -146,6 +147,18 @@ static struct ranked *find_candidates(const struct pass *p, size_t *ret_count)
 
 /* ---- what is recorded -------------------------------------------------------------------------------------------- */
 
+/* Steps that were done and are in no committed checkpoint. */
+static struct optional_int lost_steps(const struct pass *p)
+{
+    const struct coordinator_view *coordinator = &p->seen->coordinator;
+    const struct job_status *latest = &coordinator->latest;
+
+    if (!coordinator->known || coordinator->attempt != p->before->attempt || !latest->progress.set)
+        return (struct optional_int){ .set = false };
+    int64_t kept = latest->checkpoint.set ? latest->checkpoint.step : 0;
+    return (struct optional_int){ .set = true, .value = latest->progress.step > kept ? latest->progress.step - kept : 0 };
+}
+
 static void record(struct pass *p, const struct candidate *c, const struct failure_event *e,
                    const struct restart_decision *d, bool replaced)
 {
@@ -167,27 +180,11 @@ static void record(struct pass *p, const struct candidate *c, const struct failu
         text_set(f.node, sizeof f.node, c->pod->node);
         text_set(f.pod_uid, sizeof f.pod_uid, replaced ? c->pod->uid : "");
     }
+    f.lost_steps = lost_steps(p);
+    p->status->roles[c->role].oom_kills += d->class == FAILURE_OOM;
     failure_add(p->status, &f);
     if (c->pod != NULL && (d->class == FAILURE_HARDWARE || strcmp(c->reason, "NodeLost") == 0))
         avoid_node(p->job, p->status, c->pod->node, c->reason, p->seen->node_count, p->now_ms);
-}
-
-static void take_counters(struct job_status *s, const struct restart_counters *c)
-{
-    s->restarts = c->restarts;
-    s->restarts_counted = c->restarts_counted;
-    s->disruptions = c->disruptions;
-    s->streak = c->streak;
-    s->window_start_ms = c->window_start_ms;
-    s->window_restarts = c->window_restarts;
-}
-
-static struct restart_counters counters_of(const struct job_status *s)
-{
-    return (struct restart_counters){
-        .restarts = s->restarts, .restarts_counted = s->restarts_counted, .disruptions = s->disruptions,
-        .streak = s->streak, .window_start_ms = s->window_start_ms, .window_restarts = s->window_restarts,
-    };
 }
 
 void raise_attempt(struct pass *p)
@@ -264,7 +261,7 @@ static void restart(struct pass *p, const struct candidate *c, const struct fail
 {
     bool alone = may_replace_alone(p, c, d);
 
-    take_counters(p->status, &d->counters);
+    restart_counters_take(p->status, &d->counters);
     record(p, c, e, d, alone);
     if (!alone)
         raise_attempt(p);
@@ -302,10 +299,11 @@ static bool is_needed(const struct pass *p, const struct candidate *c)
 static bool decide(struct pass *p, const struct candidate *c)
 {
     struct failure_event e = event_of(p, c);
-    struct restart_counters before = counters_of(p->status);
+    struct restart_counters before;
     struct restart_decision d;
     char message[512];
 
+    restart_counters_of(p->status, &before);
     if (was_counted_by_coordinator(p, c, restart_classify(&e))) {
         restart_without_charge(p, c);
         return true;
@@ -392,12 +390,15 @@ bool handle_scale(struct pass *p)
  * would wait for each other for ever. */
 static void release_gang(struct pass *p, const struct slot *s)
 {
+    const char *why = s->pod != NULL ? s->pod->message : p->seen->create_error;
     struct candidate c = { .role = s->role, .index = s->index, .pod = s->pod, .reason = "ScheduleTimeout",
-                           .message = s->pod->message, .time_ms = p->now_ms, .waiting = true };
+                           .message = why, .time_ms = p->now_ms, .waiting = true };
     struct failure_event e = event_of(p, &c);
-    struct restart_counters before = counters_of(p->status);
+    struct restart_counters before;
     struct restart_decision d;
 
+    restart_counters_of(p->status, &before);
+    before.streak += before.streak == 0; /* never at once: two jobs that are in each other's way would meet again */
     e.made_progress = false;
     restart_decide(p->job, &before, &e, p->now_ms, &d);
     record(p, &c, &e, &d, false);
@@ -405,28 +406,40 @@ static void release_gang(struct pass *p, const struct slot *s)
         fail_job(p, d.reason, d.message);
         return;
     }
-    take_counters(p->status, &d.counters);
+    restart_counters_take(p->status, &d.counters);
     raise_attempt(p);
     begin_restart(p, "ScheduleTimeout", d.message, d.delay_ms);
     plan_event(p->plan, true, "ScheduleTimeout", "%s; all pods are given back", d.message);
 }
 
+/* The replica that keeps the gang waiting: one without a pod before one whose pod has no node. */
+static const struct slot *find_unplaced(const struct pass *p)
+{
+    const struct slot *found = NULL;
+
+    for (int32_t i = 0; i < p->census.slot_count; i++) {
+        const struct slot *s = &p->census.slots[i];
+        if (s->pod == NULL && !s->was_done)
+            return s;
+        if (found == NULL && s->pod != NULL && s->pod->phase == POD_PENDING && !s->pod->scheduled && !s->pod->deleting)
+            found = s;
+    }
+    return found;
+}
+
 static bool handle_schedule_timeout(struct pass *p, int64_t created_ms)
 {
     const struct optional_int *timeout = &p->job->spec.scheduling.schedule_timeout_s;
+    const struct slot *s = timeout->set ? find_unplaced(p) : NULL;
 
-    for (int32_t i = 0; timeout->set && i < p->census.slot_count; i++) {
-        const struct slot *s = &p->census.slots[i];
-        if (s->pod == NULL || s->pod->phase != POD_PENDING || s->pod->scheduled || s->pod->deleting)
-            continue;
-        int64_t at_ms = created_ms + timeout->value * 1000;
-        if (p->now_ms >= at_ms) {
-            release_gang(p, s);
-            return true;
-        }
-        plan_requeue(p->plan, at_ms);
+    if (s == NULL)
         return false;
+    int64_t at_ms = created_ms + timeout->value * 1000;
+    if (p->now_ms >= at_ms) {
+        release_gang(p, s);
+        return true;
     }
+    plan_requeue(p->plan, at_ms);
     return false;
 }
 
@@ -458,18 +471,24 @@ static bool handle_start_timeout(struct pass *p)
     return false;
 }
 
+/* The clock starts with the newest pod when all are there. While some cannot be created it is the oldest that counts: what half a
+ * gang holds, another one may wait for. */
 bool handle_timeouts(struct pass *p)
 {
-    int64_t created_ms = 0;
+    int64_t newest_ms = 0, oldest_ms = 0;
+    bool all_there = true;
 
     if (condition_is(p->before, CONDITION_PODS_READY))
         return false;
     for (int32_t i = 0; i < p->census.slot_count; i++) {
         const struct slot *s = &p->census.slots[i];
-        if (s->pod == NULL && !s->was_done)
-            return false; /* the clock starts when all are there */
-        if (s->pod != NULL && s->pod->created_ms > created_ms)
-            created_ms = s->pod->created_ms;
+        all_there &= s->pod != NULL || s->was_done;
+        if (s->pod == NULL)
+            continue;
+        newest_ms = s->pod->created_ms > newest_ms ? s->pod->created_ms : newest_ms;
+        oldest_ms = oldest_ms == 0 || s->pod->created_ms < oldest_ms ? s->pod->created_ms : oldest_ms;
     }
-    return handle_schedule_timeout(p, created_ms) || handle_start_timeout(p);
+    if (!all_there)
+        return oldest_ms > 0 && p->seen->create_error[0] != '\0' && handle_schedule_timeout(p, oldest_ms);
+    return handle_schedule_timeout(p, newest_ms) || handle_start_timeout(p);
 }

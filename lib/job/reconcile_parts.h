@@ -62,6 +62,13 @@ bool handle_scale(struct pass *p);
 bool handle_timeouts(struct pass *p);
 void raise_attempt(struct pass *p); /* write-ahead: every pod there is becomes stale */
 
+/* reconcile_prepare.c */
+void settle_gang(struct pass *p);           /* which scheduler, anew, where that is known already: rides along with a beginning */
+bool prepare_pods(struct pass *p);          /* true: pods may be created, behind what this asks for */
+bool gang_is_missing(const struct pass *p); /* the scheduler that places this job is not in the cluster */
+void release_group(struct pass *p);
+void lift_gates(struct pass *p);
+
 /* reconcile_pods.c */
 enum { PODS_LEFTOVER = 1, PODS_LIVE = 2, PODS_ALL = 4 }; /* bits */
 /* Asks for the deletion of those that are not on their way yet, by force where a lost node holds them too long. Returns

@@ -95,9 +95,8 @@ void create_pods(struct pass *p)
         return;
     }
     p->status->next_restart_ms = 0;
-    if (!p->seen->has_secret)
-        plan_action(p->plan, ACTION_CREATE_SECRET, "the sidecars prove with it who they are");
-    if (!p->seen->has_service)
-        plan_action(p->plan, ACTION_CREATE_SERVICE, "the pods find each other by its names");
+    if (!prepare_pods(p))
+        return;
     create_missing(p);
+    lift_gates(p);
 }

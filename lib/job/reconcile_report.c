@@ -58,8 +58,7 @@ static void fold_round(struct pass *p, const struct round_view *r)
     s->restarts_counted = larger(s->restarts_counted, r->counters.restarts_counted);
     s->disruptions = larger(s->disruptions, r->counters.disruptions);
     s->streak = r->counters.streak;
-    s->window_start_ms = r->counters.window_start_ms;
-    s->window_restarts = r->counters.window_restarts;
+    memcpy(&s->window, &r->counters.window, sizeof s->window);
     if (is_listed(s, r))
         return;
     f.attempt = r->attempt;
@@ -70,6 +69,7 @@ static void fold_round(struct pass *p, const struct round_view *r)
         text_set(f.node, sizeof f.node, pod->node);
     f.pod_uid[0] = '\0';
     failure_add(s, &f);
+    s->roles[f.role].oom_kills += f.class == FAILURE_OOM;
     if (f.class == FAILURE_HARDWARE)
         avoid_node(p->job, s, f.node, f.reason, p->seen->node_count, p->now_ms);
     restart_describe(&e, what);
@@ -189,8 +189,15 @@ static void describe_trouble(struct pass *p)
 {
     char message[512], name[80];
 
+    if (gang_is_missing(p)) {
+        (void)snprintf(message, sizeof message,
+                       "the cluster has no PodGroups of %s: install it, or set spec.runPolicy.schedulingPolicy.gang to another value",
+                       gang_name(p->status->gang.kind));
+        say_degraded(p, "GangSchedulerMissing", message);
+        return;
+    }
     if (p->seen->create_error[0] != '\0') {
-        (void)snprintf(message, sizeof message, "a pod could not be created: %.400s", p->seen->create_error);
+        (void)snprintf(message, sizeof message, "could not be created: %.400s", p->seen->create_error);
         say_degraded(p, "FailedCreatePod", message);
         return;
     }
@@ -236,12 +243,31 @@ static struct tally tally_of(const struct pass *p)
     return t;
 }
 
+/* What the gang scheduler says of a group whose pods do not all have a node. True: that is all there is to say. */
+static bool describe_group(struct pass *p, const struct tally *t)
+{
+    const struct gang_view *g = &p->seen->gang;
+    struct job_status *s = p->status;
+
+    if (!g->looked || !s->gang.set || !gang_has_group(s->gang.kind) || s->gang.kind != p->before->gang.kind)
+        return false;
+    if (g->has_group)
+        text_set(s->gang.phase, sizeof s->gang.phase, g->phase);
+    if (t->scheduled == p->census.slot_count || condition_is(p->before, CONDITION_PODS_READY) || (t->there > 0 && g->message[0] == '\0'))
+        return false;
+    condition_set(p->job, s, CONDITION_GANG_SCHEDULED, false, p->now_ms, t->there > 0 ? "PodsPending" : "GroupPending",
+                  "%d of %d pods have a node; %s's PodGroup %s %s%s%s", (int)t->scheduled, (int)p->census.slot_count, gang_name(s->gang.kind),
+                  s->gang.group, g->phase[0] != '\0' ? g->phase : g->has_group ? "waits for the scheduler" : "is not there yet",
+                  g->message[0] != '\0' ? ": " : "", g->message);
+    return true;
+}
+
 static void describe_gang(struct pass *p, const struct tally *t)
 {
     int32_t all = p->census.slot_count;
     char name[80] = "";
 
-    if (t->there == 0 || condition_is(p->before, CONDITION_PODS_READY))
+    if (describe_group(p, t) || t->there == 0 || condition_is(p->before, CONDITION_PODS_READY))
         return;
     if (t->scheduled == all) {
         condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, true, p->now_ms, "AllScheduled",
@@ -251,7 +277,11 @@ static void describe_gang(struct pass *p, const struct tally *t)
     if (t->unscheduled != NULL)
         job_member_name(t->unscheduled->role, t->unscheduled->index, name);
     const char *why = t->unscheduled != NULL ? t->unscheduled->pod->message : "";
-    condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, false, p->now_ms, "PodsPending",
+    const struct condition *said = &p->before->conditions[CONDITION_GANG_SCHEDULED];
+    bool stuck = t->unscheduled != NULL && strcmp(t->unscheduled->pod->reason, "Unschedulable") == 0;
+    if (stuck && (!said->present || said->is_true || strcmp(said->reason, "Unschedulable") != 0))
+        plan_event(p->plan, true, "Unschedulable", "%s has no node: %.400s", name, why);
+    condition_set(p->job, p->status, CONDITION_GANG_SCHEDULED, false, p->now_ms, stuck ? "Unschedulable" : "PodsPending",
                   "%d of %d pods have a node%s%s%s%.300s", (int)t->scheduled, (int)all,
                   name[0] != '\0' ? "; waiting: " : "", name, why[0] != '\0' ? ": " : "", why);
 }

@@ -27,6 +27,7 @@ static void resume(struct pass *p)
     struct job_status *s = p->status;
 
     raise_attempt(p);
+    settle_gang(p);
     s->phase = PHASE_PENDING;
     s->suspended_ms = 0;
     s->start_ms = p->now_ms;
@@ -50,5 +51,6 @@ bool suspend_or_resume(struct pass *p)
         return true;
     }
     (void)delete_pods(p, PODS_ALL, "the job is suspended");
+    release_group(p);
     return true;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "job/counters.h"
 
 enum { REPORT_MAX_BYTES = 4 << 20, REPORT_MAX_ROUNDS = 4096, ROUNDS_SENT = 64 };
 
@@ -30,19 +31,6 @@ static void put_number(cJSON *o, const char *key, double value)
         json_put_double(o, key, value);
 }
 
-static cJSON *encode_counters(const struct restart_counters *c)
-{
-    cJSON *o = json_object();
-
-    json_put_int(o, "restarts", c->restarts);
-    json_put_int(o, "restarts_counted", c->restarts_counted);
-    json_put_int(o, "disruptions", c->disruptions);
-    json_put_int(o, "streak", c->streak);
-    json_put_int(o, "window_start_ms", c->window_start_ms);
-    json_put_int(o, "window_restarts", c->window_restarts);
-    return o;
-}
-
 static cJSON *encode_round(const struct round_view *r)
 {
     const struct failure *f = &r->cause;
@@ -64,7 +52,7 @@ static cJSON *encode_round(const struct round_view *r)
     json_put_int(o, "time_ms", f->time_ms);
     if (f->lost_steps.set)
         json_put_int(o, "lost_steps", f->lost_steps.value);
-    json_put(o, "counters", encode_counters(&r->counters));
+    json_put(o, "counters", restart_counters_encode(&r->counters));
     return o;
 }
 
@@ -107,7 +95,7 @@ char *report_encode(const struct coordinator_report *r)
     json_put_bool(o, "self_test_ok", r->self_test_ok);
     json_put_int(o, "formed_ms", r->formed_ms);
     put_number(o, "form_seconds", r->form_seconds);
-    json_put(o, "counters", encode_counters(&r->counters));
+    json_put(o, "counters", restart_counters_encode(&r->counters));
     /* The newest ones: whoever listens has folded the older ones long ago. */
     for (size_t i = r->round_count > ROUNDS_SENT ? r->round_count - ROUNDS_SENT : 0; i < r->round_count; i++)
         json_append(rounds, encode_round(&r->rounds[i]));
@@ -216,14 +204,8 @@ static const cJSON *read_list(struct reader *r, const cJSON *o, const char *key,
 
 static void read_counters(struct reader *r, const cJSON *o, struct restart_counters *c)
 {
-    const cJSON *counters = json_at(o, "counters");
-
-    c->restarts = read_int32(r, counters, "restarts", 0, 0);
-    c->restarts_counted = read_int32(r, counters, "restarts_counted", 0, 0);
-    c->disruptions = read_int32(r, counters, "disruptions", 0, 0);
-    c->streak = read_int32(r, counters, "streak", 0, 0);
-    c->window_start_ms = read_int(r, counters, "window_start_ms", 0, 0, INT64_MAX - 1);
-    c->window_restarts = read_int32(r, counters, "window_restarts", 0, 0);
+    if (!restart_counters_decode(json_at(o, "counters"), c))
+        fail(r, "counters", "counts of restarts");
 }
 
 static void read_round(struct reader *r, const cJSON *o, struct round_view *round)

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "base/mem.h"
+#include "job/counters.h"
 #include "job/restart_text.h"
 
 enum { PATTERN_COPIES_MAX = 1000, PATTERN_BYTES_MAX = 1024 };
@@ -210,11 +211,8 @@ static void count_restart(const struct training_job *job, const struct restart_c
     after.streak = progress ? 1 : after.streak + 1;
     if (counted) {
         after.restarts_counted++;
-        if (window_ms > 0 && (after.window_restarts == 0 || now_ms - after.window_start_ms >= window_ms)) {
-            after.window_start_ms = now_ms;
-            after.window_restarts = 0;
-        }
-        after.window_restarts++;
+        if (window_ms > 0)
+            restart_window_add(&after.window, now_ms, window_ms);
     } else {
         after.disruptions++;
     }
@@ -226,7 +224,7 @@ static const char *overdrawn(const struct training_job *job, const struct restar
                              bool past_max_restarts)
 {
     const struct failure_policy *policy = &job->spec.failure;
-    int32_t charged = policy->restart_window_s > 0 ? after->window_restarts : after->restarts_counted;
+    int32_t charged = policy->restart_window_s > 0 ? restart_window_count(&after->window) : after->restarts_counted;
 
     if (counted && job->spec.backoff_limit >= 0 && charged > job->spec.backoff_limit)
         return "BackoffLimitExceeded";

@@ -9,8 +9,8 @@
  *   3. A container that cannot start (image, configuration): the job fails with the system's words.
  *   4. Out of memory: oomPolicy, unless restartPolicy is Never.
  *   5. restartPolicy of the role. ExitCode: 1..127 is permanent, 128..255 is retryable. An exit 0 is no failure.
- *   6. Budgets: backoffLimit counts what the user is charged with, within restartWindowSeconds where that is set (a window
- *      begins with its first counted restart and the next one begins after it has passed).
+ *   6. Budgets: backoffLimit counts what the user is charged with; where restartWindowSeconds is set, only what lies not further
+ *      back than that (the window slides).
  * A restart of a rank in a job that trains as one group is always a restart of the group; what is outside the ring (ps,
  * evaluator) and the replicas of a job with ps are restarted alone. With enableDynamicWorker a worker that would fail the
  * job is left failed instead, unless the end of the job hangs on it.
@@ -35,7 +35,7 @@ struct failure_event {
 
 struct restart_counters { /* a copy of job_status's, so that the coordinator can carry them */
     int32_t restarts, restarts_counted, disruptions, streak;
-    int64_t window_start_ms; int32_t window_restarts;
+    struct restart_window window;
 };
 
 enum restart_verdict { VERDICT_FAIL_JOB, VERDICT_RESTART_GROUP, VERDICT_RESTART_ALONE, VERDICT_IGNORE };

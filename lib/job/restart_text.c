@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "job/counters.h"
 
 /* Exit codes as shells and runtimes use them; 128+n is a signal. */
 static const struct { int32_t code; const char *what; } CODES[] = {
@@ -115,7 +116,7 @@ static void add_cause_of_end(const struct training_job *job, const struct failur
 
     if (strcmp(d->reason, "BackoffLimitExceeded") == 0)
         buf_addf(b, "; %d restarts were charged, spec.runPolicy.backoffLimit is %d",
-                 (int)(spec->failure.restart_window_s > 0 ? d->counters.window_restarts : d->counters.restarts_counted),
+                 (int)(spec->failure.restart_window_s > 0 ? restart_window_count(&d->counters.window) : d->counters.restarts_counted),
                  (int)spec->backoff_limit);
     else if (strcmp(d->reason, "MaxRestartsExceeded") == 0)
         buf_addf(b, "; there were %d restarts, spec.failurePolicy.maxRestarts is %lld", (int)d->counters.restarts,
@@ -142,7 +143,7 @@ static void add_restart(const struct training_job *job, const struct restart_dec
     else if (job->spec.backoff_limit >= 0)
         buf_addf(
             b, ", %d of %d restarts charged",
-            (int)(job->spec.failure.restart_window_s > 0 ? d->counters.window_restarts : d->counters.restarts_counted),
+            (int)(job->spec.failure.restart_window_s > 0 ? restart_window_count(&d->counters.window) : d->counters.restarts_counted),
             (int)job->spec.backoff_limit);
 }
 

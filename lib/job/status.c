@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "job/decode.h"
 #include "job/field.h"
@@ -19,8 +20,6 @@ static const struct field STATUS[] = {
     ROW_INT32("restartsCountTowardsMax", job_status, restarts_counted),
     ROW_INT32("disruptions", job_status, disruptions),
     ROW_INT32("streak", job_status, streak),
-    ROW_TIME("windowStartTime", job_status, window_start_ms),
-    ROW_INT32("windowRestarts", job_status, window_restarts),
     ROW_TIME("nextRestartTime", job_status, next_restart_ms),
     ROW_TIME("startTime", job_status, start_ms),
     ROW_TIME("completionTime", job_status, completion_ms),
@@ -46,6 +45,12 @@ static const struct field ROLE[] = {
     ROW_INT32("ready", role_status, ready),       ROW_INT32("succeeded", role_status, succeeded),
     ROW_INT32("failed", role_status, failed),
     ROW_CHARS("completedIndexes", role_status, completed),
+    { .path = "oomKills", .type = FIELD_INT32, .at = FIELD_AT(role_status, oom_kills, int32_t), .omit_zero = true },
+};
+
+static const struct field WINDOW[] = {
+    ROW_BY_HAND("time"),
+    ROW_BY_HAND("restarts"),
 };
 
 static const struct field QUEUE[] = {
@@ -133,6 +138,7 @@ const struct field_table status_tables[] = {
     { "status", STATUS, COUNT(STATUS) },
     { "status.conditions[]", CONDITION, COUNT(CONDITION) },
     { "status.replicaStatuses.*", ROLE, COUNT(ROLE) },
+    { "status.restartWindow[]", WINDOW, COUNT(WINDOW) },
     { "status.queue", QUEUE, COUNT(QUEUE) },
     { "status.gang", GANG, COUNT(GANG) },
     { "status.progress", PROGRESS, COUNT(PROGRESS) },
@@ -232,6 +238,19 @@ static cJSON *encode_failures(const struct job_status *status)
     return list;
 }
 
+static cJSON *encode_window(const struct restart_window *w)
+{
+    cJSON *list = json_array();
+
+    for (int64_t i = 0; i < w->part_count; i++) {
+        cJSON *o = json_object();
+        field_put_time(o, "time", w->parts[i].at_ms);
+        json_put_int(o, "restarts", w->parts[i].restarts);
+        json_append(list, o);
+    }
+    return list;
+}
+
 cJSON *status_encode(const struct training_job *job, const struct job_status *status)
 {
     cJSON *object = json_object();
@@ -245,6 +264,8 @@ cJSON *status_encode(const struct training_job *job, const struct job_status *st
     encode_section(object, "checkpoint", status->checkpoint.set, CHECKPOINT, COUNT(CHECKPOINT), status);
     encode_section(object, "checkpointRequest", status->checkpoint_request.set, CHECKPOINT_REQUEST, COUNT(CHECKPOINT_REQUEST), status);
     encode_section(object, "ring", status->ring.set, RING, COUNT(RING), status);
+    if (status->window.part_count > 0)
+        json_put(object, "restartWindow", encode_window(&status->window));
     if (status->avoid_count > 0)
         json_put(object, "avoidNodes", encode_avoid_nodes(status));
     if (status->failure_count > 0)
@@ -286,6 +307,19 @@ static void decode_roles(const cJSON *roles, struct job_status *status)
     }
 }
 
+static void decode_window(const cJSON *list, struct restart_window *w)
+{
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, list) {
+        int64_t at_ms, restarts = json_int(item, "restarts", 0);
+        if (w->part_count == RESTART_WINDOW_PARTS || restarts <= 0 || restarts > INT32_MAX || clock_parse(json_text(item, "time", ""), &at_ms) != 0)
+            continue;
+        w->parts[w->part_count].at_ms = at_ms;
+        w->parts[w->part_count++].restarts = restarts;
+    }
+}
+
 static void decode_section(const cJSON *tree, const char *key, bool *set, const struct field *fields, size_t count,
                            struct job_status *status)
 {
@@ -317,6 +351,7 @@ int status_decode(const cJSON *tree, struct job_status *ret_status, struct error
     decode_section(tree, "checkpoint", &status->checkpoint.set, CHECKPOINT, COUNT(CHECKPOINT), status);
     decode_section(tree, "checkpointRequest", &status->checkpoint_request.set, CHECKPOINT_REQUEST, COUNT(CHECKPOINT_REQUEST), status);
     decode_section(tree, "ring", &status->ring.set, RING, COUNT(RING), status);
+    decode_window(json_at(tree, "restartWindow"), &status->window);
     cJSON_ArrayForEach(item, json_at(tree, "avoidNodes")) {
         if (status->avoid_count < JOB_AVOID_NODES_MAX)
             fields_read(AVOID, COUNT(AVOID), item, &status->avoid_nodes[status->avoid_count++]);

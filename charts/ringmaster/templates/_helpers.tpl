@@ -35,8 +35,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [trainingjobs/finalizers] # to set blockOwnerDeletion where that is policed
   verbs: [update]
 - apiGroups: [""]
-  resources: [pods, services]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete, deletecollection] # patch: scheduling gates
+- apiGroups: [""]
+  resources: [services]
   verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims] # volumeClaimPolicies; delete: whenScaled
+  verbs: [get, list, create, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies] # network.networkPolicy
+  verbs: [get, create, delete]
+- apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
+  resources: [podgroups] # of the gang scheduler that the cluster has
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [secrets] # each job's key and what its coordinator trusts; the operator lists none
   verbs: [get, create, update, delete]

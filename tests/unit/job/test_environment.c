@@ -73,7 +73,7 @@ Test(environment, lists_are_those_of_the_golden_files)
 Test(environment, the_sidecar_is_told_what_its_option_table_reads)
 {
     auto_job struct training_job *job = fixture_job(1, 0, 2, 1, 1);
-    struct job_status status = { .restarts = 4, .restarts_counted = 2, .disruptions = 2, .streak = 1, .window_start_ms = 77, .window_restarts = 1 };
+    struct job_status status = { .restarts = 4, .restarts_counted = 2, .disruptions = 2, .streak = 1, .window = { .parts = { { 77000, 1 } }, .part_count = 1 } };
     struct pod_context context = ON_CLUSTER;
     context.status = &status;
     context.control = "unix:/run/control.sock";

@@ -248,9 +248,8 @@ Test(pod, memory_grows_with_each_time_that_it_ran_out)
     set_template(job, ROLE_WORKER, RICH_TEMPLATE);
     context.status = status;
     status->failure_count = 3;
-    status->failures[0] = (struct failure){ .role = ROLE_WORKER, .class = FAILURE_OOM };
-    status->failures[1] = (struct failure){ .role = ROLE_CHIEF, .class = FAILURE_OOM };
-    status->failures[2] = (struct failure){ .role = ROLE_WORKER, .class = FAILURE_OOM };
+    status->roles[ROLE_WORKER].oom_kills = 2;
+    status->roles[ROLE_CHIEF].oom_kills = 1;
     auto_json cJSON *same = pod_build(job, ROLE_WORKER, 0, &context);
     expect_json(json_at(named(json_at(same, "spec.containers"), "tensorflow"), "resources.limits"), "{\"memory\":\"1Gi\"}", "policy Restart");
     job->spec.failure.oom_action = OOM_RESTART_WITH_MORE_MEMORY;

@@ -205,7 +205,7 @@ Test(reconcile, a_refused_creation_is_said_on_the_job)
     (void)snprintf(seen.create_error, sizeof seen.create_error, "exceeded quota: gpus");
     reconcile(w->job, w->status, &seen, w->now_ms, p);
     cr_expect_str_eq(p->status.conditions[CONDITION_DEGRADED].reason, "FailedCreatePod");
-    cr_expect_str_eq(p->status.conditions[CONDITION_DEGRADED].message, "a pod could not be created: exceeded quota: gpus");
+    cr_expect_str_eq(p->status.conditions[CONDITION_DEGRADED].message, "could not be created: exceeded quota: gpus");
     cr_expect(p->event_count == 1 && p->events[0].warning);
     plan_release(p);
     free(p);

@@ -496,9 +496,14 @@ Test(failures, a_gang_that_finds_no_nodes_gives_all_of_them_back)
     (void)world_settle(w);
     cr_expect(w->deleted == 3 && w->status->attempt == 2 && w->status->disruptions == 1 && w->status->restarts_counted == 0);
     cr_expect_str_eq(last_failure(w)->reason, "ScheduleTimeout");
+    cr_expect(w->status->next_restart_ms > w->now_ms && w->pod_count == 0, "they wait before they ask again, each job for another time");
+    w->now_ms = w->status->next_restart_ms;
+    (void)world_settle(w);
+    cr_expect(w->pod_count == 3 && w->status->attempt == 2);
+    int64_t asked_ms = w->now_ms;
     w->now_ms += 600000;
     (void)world_settle(w);
-    cr_expect(w->status->next_restart_ms > w->now_ms && w->pod_count == 0, "the second time they wait before they ask again");
+    cr_expect(w->status->next_restart_ms - w->now_ms > 1500 && w->pod_count == 0 && w->now_ms > asked_ms, "and longer the second time");
     w->now_ms = w->status->next_restart_ms;
     (void)world_settle(w);
     cr_expect(w->pod_count == 3 && w->status->attempt == 3);

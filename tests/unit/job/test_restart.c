@@ -296,7 +296,7 @@ Test(restart, a_fault_a_day_does_not_end_a_long_job_but_a_crash_loop_does)
         cr_expect(d.verdict == VERDICT_RESTART_GROUP, "day %d", day);
         c = d.counters;
     }
-    cr_expect(c.restarts_counted == 21 && c.window_restarts == 1);
+    cr_expect(c.restarts_counted == 21 && c.window.part_count == 1);
     int loops = 0;
     do {
         restart_decide(job, &c, &e, now, &d);
@@ -456,8 +456,8 @@ Test(restart, the_coordinator_with_the_encoded_policy_comes_to_the_same_verdict)
     static const char *const why[] = { "Error", "Evicted", "OOMKilled", "", "SidecarLost" };
     for (int code = 0; code < 256; code++) {
         for (size_t k = 0; k < COUNT(why); k++) {
-            struct restart_counters c = { .restarts = code % 7, .restarts_counted = code % 4, .streak = code % 5, .window_start_ms = NOW - code * 5000,
-                                          .window_restarts = code % 4 };
+            struct restart_counters c = { .restarts = code % 7, .restarts_counted = code % 4, .streak = code % 5, 
+                                          .window = { .parts = { { NOW - code * 5000, code % 4 + 1 } }, .part_count = code % 2 } };
             struct failure_event v = { .role = code % 3 == 0 ? ROLE_EVALUATOR : code % 3 == 1 ? ROLE_CHIEF : ROLE_WORKER, .has_exit = code % 2 == 0,
                                        .exit_code = code, .reason = why[k], .message = "a \"quoted\" message" };
             struct restart_decision one = decide(job, &c, &v), two = decide(copy, &c, &v);

@@ -41,8 +41,8 @@ static void fill(struct job_status *s)
     s->restarts_counted = 6;
     s->disruptions = 5;
     s->streak = 2;
-    s->window_start_ms = 1770000000000;
-    s->window_restarts = 3;
+    s->window = (struct restart_window){ .parts = { { 1770000000000, 2 }, { 1770000060000, 1 } }, .part_count = 2 };
+    s->roles[ROLE_WORKER].oom_kills = 12;
     s->next_restart_ms = 1770091506123;
     s->start_ms = 1770091400000;
     s->completion_ms = 1770091500000;
@@ -139,7 +139,7 @@ Test(status, what_is_written_reads_back_the_same)
     cr_expect_eq(after->avoid_nodes[63].until_ms, before->avoid_nodes[63].until_ms);
     cr_expect(after->observed_generation == 3 && after->phase == PHASE_RESTARTING && after->attempt == 4 && after->round == 7 &&
               after->restarts == 11 && after->restarts_counted == 6 && after->disruptions == 5 && after->streak == 2 &&
-              after->window_start_ms == before->window_start_ms && after->window_restarts == 3 &&
+              memcmp(&after->window, &before->window, sizeof after->window) == 0 && after->roles[ROLE_WORKER].oom_kills == 12 &&
               after->next_restart_ms == before->next_restart_ms && after->start_ms == before->start_ms &&
               after->completion_ms == before->completion_ms && after->suspended_ms == before->suspended_ms);
 }

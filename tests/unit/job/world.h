@@ -20,6 +20,11 @@ struct world {
     struct coordinator_view coordinator;
     struct round_view rounds[32];
     bool has_service, has_secret, job_deleted;
+    bool lacks_network_policy, lacks_claims, lacks_trim, lacks_check;
+    const char *refuses;                /* what the API server says of a pod that it is shown; NULL: it takes it */
+    bool refused, native_works;
+    char create_error[64];
+    struct gang_view gang;
     bool slow_deletes;                  /* pods stay "deleting" until world_reap */
     int64_t now_ms;
     int uids;
@@ -64,8 +69,13 @@ static inline void world_remove(struct world *w, struct pod_view *pod)
 
 static inline void world_observe(struct world *w, struct observed *seen)
 {
-    *seen = (struct observed){ .pods = w->pods, .pod_count = w->pod_count, .coordinator = w->coordinator,
-                               .has_service = w->has_service, .has_secret = w->has_secret };
+    struct observed all = { .pods = w->pods, .pod_count = w->pod_count, .coordinator = w->coordinator,
+                               .has_service = w->has_service, .has_secret = w->has_secret, .gang = w->gang,
+                               .lacks = { w->lacks_network_policy, w->lacks_claims, w->lacks_trim, w->lacks_check } };
+
+    *seen = all;
+    (void)snprintf(seen->pod_refused, sizeof seen->pod_refused, "%s", w->refused ? w->refuses : "");
+    (void)snprintf(seen->create_error, sizeof seen->create_error, "%s", w->create_error);
 }
 
 static inline void world_create(struct world *w, const struct action *a)
@@ -79,6 +89,7 @@ static inline void world_create(struct world *w, const struct action *a)
     pod->attempt = a->attempt;
     pod->phase = POD_PENDING;
     pod->created_ms = w->now_ms;
+    pod->gated = w->gang.looked && w->status->gang.set && w->status->gang.kind == GANG_SCHEDULING_GATES;
     (void)snprintf(pod->uid, sizeof pod->uid, "p%d", ++w->uids);
     (void)snprintf(pod->node, sizeof pod->node, "node-%d", a->index);
     w->created++;
@@ -97,6 +108,14 @@ static inline void world_delete(struct world *w, const struct action *a)
         world_remove(w, pod);
 }
 
+static inline void world_check(struct world *w)
+{
+    w->lacks_check = false;
+    w->refused = w->refuses != NULL;
+    w->gang.native_checked = true;
+    w->gang.native_works = w->native_works;
+}
+
 static inline void world_act(struct world *w, const struct action *a)
 {
     switch (a->kind) {
@@ -106,6 +125,19 @@ static inline void world_act(struct world *w, const struct action *a)
     case ACTION_DELETE_POD:
     case ACTION_FORCE_DELETE_POD: world_delete(w, a); break;
     case ACTION_DELETE_JOB: w->job_deleted = true; break;
+    case ACTION_CREATE_NETWORK_POLICY: w->lacks_network_policy = false; break;
+    case ACTION_CREATE_CLAIMS: w->lacks_claims = false; break;
+    case ACTION_TRIM_CLAIMS: w->lacks_trim = false; break;
+    case ACTION_CHECK_PODS: world_check(w); break;
+    case ACTION_CREATE_GROUP:
+        w->gang.has_group = true;
+        w->gang.created_ms = w->now_ms;
+        w->gang.min_member = gang_min_member(w->job);
+        break;
+    case ACTION_UPDATE_GROUP: w->gang.min_member = gang_min_member(w->job); break;
+    case ACTION_DELETE_GROUP: w->gang.has_group = false; w->gang.phase[0] = '\0'; break;
+    case ACTION_UNGATE_POD: world_pod(w, a->role, a->index)->gated = false; break;
+    case ACTION_DELETE_PODS: cr_assert_fail("made by the operator alone");
     }
 }
 
@@ -124,7 +156,7 @@ static inline bool world_step(struct world *w)
         w->warnings += p->events[i].warning;
         (void)snprintf(w->last_event, sizeof w->last_event, "%s", p->events[i].reason);
     }
-    for (size_t i = 0; i < p->action_count; i++)
+    for (size_t i = 0; i < p->action_count && !w->refused; i++)
         world_act(w, &p->actions[i]);
     plan_release(p);
     free(p);
@@ -159,7 +191,7 @@ static inline void world_run(struct world *w)
 {
     for (size_t i = 0; i < w->pod_count; i++) {
         struct pod_view *pod = &w->pods[i];
-        if (pod->phase != POD_PENDING || pod->deleting)
+        if (pod->phase != POD_PENDING || pod->deleting || pod->gated)
             continue;
         pod->phase = POD_RUNNING;
         pod->scheduled = pod->ready = true;
