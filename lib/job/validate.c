@@ -341,6 +341,38 @@ static void rule_patterns_compile(struct validator *v)
     }
 }
 
+static bool is_volume_before(const struct validator *v, const cJSON *template, const char *name)
+{
+    const cJSON *policy, *other;
+
+    cJSON_ArrayForEach(policy, json_at(v->spec, "volumeClaimPolicies")) {
+        cJSON_ArrayForEach(other, json_at(policy, "templates")) {
+            if (other == template)
+                return false;
+            if (strcmp(json_text(other, "metadata.name", ""), name) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+static void claims_have_names(struct validator *v)
+{
+    const cJSON *policy, *template;
+    int p = 0;
+
+    cJSON_ArrayForEach(policy, json_at(v->spec, "volumeClaimPolicies")) {
+        int t = 0;
+        cJSON_ArrayForEach(template, json_at(policy, "templates")) {
+            const char *name = json_text(template, "metadata.name", "");
+            if (!text_is_dns1123_label(name) || is_volume_before(v, template, name))
+                broken(v, "spec.volumeClaimPolicies[%d].templates[%d]", p, t);
+            t++;
+        }
+        p++;
+    }
+}
+
 /* ---- all of them -------------------------------------------------------------------------------------------------------- */
 
 static const struct { const char *message; void (*look)(struct validator *v); } RULES[] = {
@@ -365,6 +397,7 @@ static const struct { const char *message; void (*look)(struct validator *v); } 
     { "targetRoles of failurePolicy.rules must be roles of this job", rule_targets_exist },
     { "0 is success and cannot be among the values of operator In", rule_codes_exclude_success },
     { "would take too long: the numbers in braces, multiplied, must not be above 1000, and \\1 to \\9 cannot be used", rule_patterns_are_bearable },
+    { "metadata.name must be a DNS label that no other claim of the job has: it is the name of a volume", claims_have_names },
     { "not a POSIX extended regular expression", rule_patterns_compile },
 };
 

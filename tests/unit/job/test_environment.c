@@ -118,6 +118,25 @@ Test(environment, what_the_user_set_wins)
     expect(master, "RANK", "0");
 }
 
+Test(environment, who_a_replica_is_cannot_be_overridden)
+{
+    auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
+
+    set_user_env(job, ROLE_WORKER, "[{\"name\":\"RINGMASTER_RANK\",\"value\":\"7\"},{\"name\":\"RINGMASTER_SOCKET\",\"value\":\"/x\"},"
+                                   "{\"name\":\"RINGMASTER_LOG_LEVEL\",\"value\":\"debug\"}]");
+    auto_json cJSON *env = environment_build(job, ROLE_WORKER, 1, &ON_CLUSTER), *pod = pod_build(job, ROLE_WORKER, 1, &ON_CLUSTER);
+    expect(env, "RINGMASTER_RANK", "1");
+    expect(env, "RINGMASTER_SOCKET", "/ringmaster/sidecar.sock");
+    const cJSON *in_pod = json_at(cJSON_GetArrayItem(json_at(pod, "spec.containers"), 0), "env"), *variable;
+    int ranks = 0, levels = 0;
+    cJSON_ArrayForEach(variable, in_pod) {
+        ranks += strcmp(json_text(variable, "name", ""), "RINGMASTER_RANK") == 0;
+        levels += strcmp(json_text(variable, "name", ""), "RINGMASTER_LOG_LEVEL") == 0;
+    }
+    expect(in_pod, "RINGMASTER_RANK", "1");
+    cr_expect(ranks == 1 && levels == 1, "%d %d", ranks, levels);
+}
+
 Test(environment, the_injected_package_stands_before_the_users_path)
 {
     auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);

@@ -293,3 +293,24 @@ Test(pod, a_service_per_replica_bears_the_pods_name)
     expect_json(json_at(service, "spec.selector"), "{\"ringmaster.dev/job-name\":\"mnist\",\"ringmaster.dev/replica-type\":\"ps\","
                 "\"ringmaster.dev/replica-index\":\"0\"}", "selector");
 }
+
+Test(pod, mpirun_finds_the_hosts_of_all_ranks)
+{
+    static const struct address_plan LOCAL = { .kind = ADDRESS_LOCAL };
+    struct pod_context context = { .addresses = &CLUSTER, .attempt = 1, .sidecar_image = "s" };
+    auto_job struct training_job *job = fixture_job(1, 0, 1, 1, 0);
+
+    job->spec.frameworks[FRAMEWORK_MPI] = true;
+    auto_json cJSON *worker = pod_build(job, ROLE_WORKER, 0, &context), *ps = pod_build(job, ROLE_PS, 0, &context);
+    cr_expect_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json_at(worker, "metadata.annotations"), POD_HOSTFILE)),
+                     "mnist-chief-0.mnist.ml.svc slots=1\nmnist-worker-0.mnist.ml.svc slots=1\n");
+    cr_expect_null(cJSON_GetObjectItem(json_at(ps, "metadata.annotations"), POD_HOSTFILE), "it is no rank");
+    const cJSON *mount;
+    bool mounted = false;
+    cJSON_ArrayForEach(mount, json_at(cJSON_GetArrayItem(json_at(worker, "spec.containers"), 0), "volumeMounts"))
+        mounted |= strcmp(json_text(mount, "mountPath", ""), POD_HOSTFILE_DIR) == 0;
+    cr_expect(mounted);
+    context.addresses = &LOCAL;
+    auto_json cJSON *here = pod_build(job, ROLE_WORKER, 0, &context);
+    cr_expect_null(cJSON_GetObjectItem(json_at(here, "metadata.annotations"), POD_HOSTFILE));
+}

@@ -282,6 +282,28 @@ Test(restart, backoff_limit_bounds_what_is_charged)
     }
 }
 
+/* Five restarts on each side of an hour that a window with fixed borders would end at. */
+Test(restart, a_crash_loop_does_not_hide_behind_the_end_of_a_window)
+{
+    auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
+    struct restart_counters c = { .restarts = 0 };
+    struct failure_event e = EXIT(139);
+    struct restart_decision d = { .verdict = VERDICT_IGNORE };
+    int allowed = 0;
+
+    job->spec.failure.restart_window_s = 3600;
+    job->spec.backoff_limit = 6;
+    restart_decide(job, &c, &e, NOW, &d); /* begins what would be the window */
+    c = d.counters;
+    for (int i = 0; i < 10 && d.verdict != VERDICT_FAIL_JOB; i++) {
+        restart_decide(job, &c, &e, NOW + 3300000 + i * 120000, &d);
+        c = d.counters;
+        allowed += d.verdict != VERDICT_FAIL_JOB;
+    }
+    cr_expect(d.verdict == VERDICT_FAIL_JOB && allowed == 6, "%d", allowed);
+    cr_expect_str_eq(d.reason, "BackoffLimitExceeded");
+}
+
 Test(restart, a_fault_a_day_does_not_end_a_long_job_but_a_crash_loop_does)
 {
     auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
