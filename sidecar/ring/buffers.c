@@ -203,7 +203,7 @@ static void pack_parts(const struct running *run, uint8_t *to)
     for (int32_t place = 0; place < run->list.set_size; place++) {
         uint64_t count = q->splits[place];
         if (m < run->list.member_count && run->list.places[m] == place) {
-            put_in(to, q->in + from * element, count, &q->sig);
+            scale_elements(to, q->in + from * element, count, q->sig.dtype, q->sig.op == SHM_OP_ALLTOALL ? 1.0 : q->sig.prescale, 1.0);
             to += count * element;
             m++;
         }
