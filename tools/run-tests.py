@@ -33,6 +33,7 @@ DEFAULT = [
     "threads-tsan",
     "fuzz-seeds",
     "integration",
+    "conformance",
     "job-tsan",
     "valgrind",
     "demo",
@@ -222,20 +223,20 @@ def fuzz_seeds(settings):
 # ---- integration -------------------------------------------------------------------------------------------------------
 
 
-def integration(settings, variant):
+def integration(settings, variant, directory="integration"):
     build(settings, "release", "all")
     if variant != "release":
         build(settings, variant, "programs")
-    reports = LOGS / "sanitizer" / f"integration-{variant}"
+    reports = LOGS / "sanitizer" / f"{directory}-{variant}"
     env = sanitizer_environment(variant, reports)
     env["RINGMASTER_BUILD"] = str(build_dir(variant))
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    result = LOGS / f"integration-{variant}.xml"
+    result = LOGS / f"{directory}-{variant}.xml"
     result.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=15", f"--junitxml={result}"]
     if settings.only:
         command += ["-k", settings.only]
-    code, output = run([*command, "tests/integration"], LOGS / f"integration-{variant}.log", 2400, env)
+    code, output = run([*command, f"tests/{directory}"], LOGS / f"{directory}-{variant}.log", 2400, env)
     cases = junit_cases(result)
     if not cases or (code != 0 and not any(c.failed for c in cases)):
         cases.append(Case("pytest", failed=1, detail=f"exit code {code}\n{tail(output)}"))
@@ -366,6 +367,7 @@ STAGES = {
     "fuzz-seeds": fuzz_seeds,
     "integration": lambda s: integration(s, "release"),
     "integration-asan": lambda s: integration(s, "asan"),
+    "conformance": lambda s: integration(s, "release", "conformance"),
     "job-tsan": lambda s: checked_job(s, "tsan"),
     "valgrind": lambda s: checked_job(s, "valgrind"),
     "demo": demo,
