@@ -3,13 +3,18 @@
 TRAP: the tests run in a directory of their own, where no job directory can be taken for a job's name.
 """
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
+import termios
 import threading
 
 import image
@@ -244,6 +249,25 @@ def test_status_follows_to_the_end(kube, operator, ringmaster):
     assert ringmaster.run("status", "bad", "-w", code=1).stdout.splitlines()[-1].startswith("bad: Failed")
 
 
+def test_status_is_a_picture_on_a_terminal(kube, operator, ringmaster):
+    kube.apply(job("drawn", workers=2, command="sleep 3"))
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
+    process = subprocess.Popen(ringmaster.words(["status", "drawn", "-w"]), env={**ringmaster.env, "TERM": "xterm"}, cwd=ringmaster.directory,
+                               stdin=child, stdout=child, stderr=child, start_new_session=True)
+    os.close(child)
+    output = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(parent, 65536):
+            output += piece
+    os.close(parent)
+    text = output.decode(errors="replace")
+    assert process.wait(30) == 0, text
+    last = re.sub(r"\033\[[0-9;?]*[A-Za-z]", "", text.rpartition("\033[J")[2])
+    assert "drawn  Succeeded" in last and "worker-1" in last and "Conditions:" in last and "TrainingJobSucceeded" in last, text
+    assert text.count("\033[J") > 2 and all(len(line) < 90 for line in last.split("\r\n")), "it is drawn over, and fits"
+
+
 def test_a_pod_that_cannot_start_says_why(kube, operator, ringmaster):
     kube.apply(job("stuck", workers=1, container={"image": "localhost/ringmaster/none:1"}))
     wait_until("the reason", lambda: re.search(r"worker-0 .*(ErrImagePull|ImagePullBackOff|ErrImageNeverPull)", ringmaster.out("status", "stuck")))
@@ -329,6 +353,11 @@ def test_a_life_by_command(kube, operator, ringmaster):
     assert "already" in ringmaster.out("suspend", "life")
     assert ringmaster.out("resume", "life", "--wait", "--timeout", "60s") == "trainingjob/life resumed\n"
     assert kube.status("life")["attempt"] == 2
+
+    kube.wait_phase("life", "Running")
+    assert ringmaster.out("checkpoint", "life") == "trainingjob/life: checkpoint asked for\n"
+    asked = kube.get("trainingjob", "life")["metadata"]["annotations"]["ringmaster.dev/checkpoint-now"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", asked)
 
     assert ringmaster.out("scale", "life", "3") == "trainingjob/life scaled from 2 to 3 workers\n"
     assert kube.get("trainingjob", "life")["spec"]["replicaSpecs"]["Worker"]["replicas"] == 3
