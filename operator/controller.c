@@ -141,6 +141,8 @@ static void on_pod(void *ctx, const struct kube_key *key, const void *before, co
     struct kube_key job;
     struct job_state *s = kube_key_set(&job, key->ns, any->job) ? state_find(scope->controller->states, &job) : NULL;
 
+    if (s != NULL && is == NULL)
+        s->must_read = true; /* perhaps the garbage collector took it, and the watch of jobs has not told yet: make none for a job that is gone */
     if (s != NULL && s->own_count > 0) {
         state_own_forget(s, any->uid, false);
         if (is == NULL || is->deleting)

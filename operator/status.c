@@ -91,10 +91,10 @@ static bool stored(struct work *w, struct kube_reply *reply)
     }
     if (reply->error->kind == ERROR_CONFLICT)
         w->c->def.metrics->status_conflicts++;
-    if (reply->error->kind != ERROR_NOT_FOUND) {
-        w->state->must_read = true; /* it may have been stored, or another has written: see what is there */
+    /* It may have been stored, or another has written, or the job is gone and the watch has not told: see what is there. */
+    w->state->must_read = true;
+    if (reply->error->kind != ERROR_NOT_FOUND)
         work_fail(w, "write the status", reply);
-    }
     work_end(w);
     return false;
 }
