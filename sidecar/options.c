@@ -43,7 +43,7 @@ static const struct opt_def OPTIONS[] = {
     { .flag = "coordinator", .env = "RINGMASTER_COORDINATOR", TEXT(coordinator), .value = "HOST:PORT",
       .help = "the sidecar of rank 0" },
     { .flag = "address", .env = "RINGMASTER_ADDRESS", TEXT(address), .value = "HOST",
-      .help = "address to listen on, and by which the others reach this sidecar" },
+      .help = "by which the others reach this sidecar; an address is listened on, with a name all are" },
     { .flag = "port", .env = "RINGMASTER_PORT", .def = "7077", INT(port, 1, 65535), .help = "port to listen on" },
     { .flag = "dir", .env = "RINGMASTER_DIR", .def = "/ringmaster", TEXT(dir), .value = "DIR",
       .help = "directory shared with the launcher" },

@@ -33,7 +33,8 @@ struct link *link_accept(struct loop *l, const struct link_identity *self, int f
 void link_cancel(struct link *k); /* before done was called; done is not called then. NULL is fine */
 
 /* Listening socket with SO_REUSEADDR, dual stack when host is NULL. "address in use" names the address and what to do. port 0:
- * the kernel chooses. Non-blocking. host is an address or a name of this machine, resolved here: not for the loop. */
+ * the kernel chooses. Non-blocking. A host that is a name and no address is how others reach this machine; where to listen it does
+ * not say, and the name of a pod is in DNS only some time after the pod has started: all addresses then, and no look-up. */
 MUST_CHECK int link_listen(const char *host, int32_t port, int *ret_fd, struct error *e);
 
 /* What every connection between sidecars wants: no delay, keepalive, a bound on unacknowledged data. Best effort. */

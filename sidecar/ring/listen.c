@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -84,14 +83,8 @@ int link_listen(const char *host, int32_t port, int *ret_fd, struct error *e)
         return listen_anywhere(port, ret_fd, e);
 
     struct addrinfo *addresses = NULL;
-    if (!resolve_literal(host, port, &addresses)) {
-        struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
-        char service[16];
-        (void)snprintf(service, sizeof service, "%d", port);
-        int code = getaddrinfo(host, service, &hints, &addresses);
-        if (code != 0)
-            return error_set(e, ERROR_NOT_FOUND, "cannot listen on \"%s\": %s", host, gai_strerror(code));
-    }
+    if (!resolve_literal(host, port, &addresses))
+        return listen_anywhere(port, ret_fd, e);
     int result = -1;
     for (struct addrinfo *a = addresses; a != NULL && result < 0; a = a->ai_next)
         result = listen_at(a->ai_addr, a->ai_addrlen, ret_fd, e);

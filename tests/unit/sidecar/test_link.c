@@ -342,3 +342,13 @@ Test(listen, a_port_in_use_says_which_and_what_to_do)
     cr_expect(link_listen("127.0.0.1", 70000, &second, &e) == -1 && e.kind == ERROR_INVALID);
     (void)close(first);
 }
+
+Test(listen, a_name_that_dns_does_not_know_yet_is_no_reason_to_wait)
+{
+    struct error e = ERROR_INIT;
+    int fd;
+
+    cr_assert(link_listen("job-worker-0.job.default.svc.invalid", 0, &fd, &e) == 0, "%s", e.text);
+    cr_expect(port_of(fd) > 0);
+    (void)close(fd);
+}
