@@ -73,7 +73,8 @@ void announcement_release(struct announcement *a);
 #define NEGOTIATE_KEY_MAX (SHM_NAME_MAX + 12)
 const char *name_key(uint32_t set, const char *name, char ret_key[NEGOTIATE_KEY_MAX]);
 
-struct signature signature_of(const struct shm_request *r, const uint64_t *splits /* checked; NULL: none */); /* fields that mean nothing for the operation are 0 */
+/* Fields that mean nothing for the operation are 0. */
+struct signature signature_of(const struct shm_request *r, const uint64_t *splits /* checked; NULL: none */);
 bool signature_equal(const struct signature *a, const struct signature *b); /* but for a count that may differ */
 bool signature_count_is_free(const struct signature *s);
 bool signature_can_fuse(const struct signature *a, const struct signature *b); /* same arithmetic: may travel packed */

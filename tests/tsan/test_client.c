@@ -35,11 +35,14 @@ static int failures;
 
 /* ---- the sidecar ---- */
 
+#define SETS 3
+
 static struct {
     char path[64];
     int listener;
     pthread_t thread;
     atomic_int reports, hold, stop;
+    uint64_t sets; /* numbers given */
 } sidecar;
 
 static void say(int fd, uint16_t type, const void *payload, uint32_t length, const int *fds, uint16_t count)
@@ -76,6 +79,10 @@ static void answer(uint8_t *base, const struct shm_header *layout, int ring, uin
         struct shm_reply reply = { .id = r.id, .size = 2 };
         if (r.op == SHM_OP_FREE)
             continue;
+        if (r.op == SHM_OP_SET_ADD)
+            reply.out_count = ++sidecar.sets;
+        if (r.op == SHM_OP_SET_REMOVE)
+            reply.out_count = 1;
         if (r.op == SHM_OP_ALLREDUCE)
             for (uint64_t i = 0; i < r.count; i++)
                 ((float *)(void *)(base + r.out_offset))[i] = 2 * ((float *)(void *)(base + r.in_offset))[i];
@@ -222,6 +229,45 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* The same name in several sets at once, while another thread makes and removes sets. */
+static void *in_sets(void *argument)
+{
+    long thread = (long)argument;
+    for (int i = 0; i < 60; i++) {
+        float x[SETS + 1][64];
+        rm_handle handles[SETS + 1];
+        int64_t shape[2] = { 8, 8 };
+        char name[32];
+        snprintf(name, sizeof(name), "s%ld", thread);
+        for (int set = 0; set <= SETS; set++) {
+            for (int k = 0; k < 64; k++)
+                x[set][k] = (float)(set + k);
+            struct rm_tensor t = { .in = x[set], .out = x[set], .shape = shape, .ndim = 2, .dtype = RM_F32 };
+            struct rm_collective c = { .struct_bytes = sizeof(c), .kind = RM_ALLREDUCE, .name = name, .process_set = set, .op = RM_SUM,
+                                       .prescale = 1, .postscale = 1, .tensor_count = 1, .tensors = &t };
+            CHECK(rm_submit(&c, &handles[set]) == RM_OK, "set %d: %s", set, rm_error_text());
+        }
+        int extra = 0;
+        if (thread == 0) {
+            extra = rm_process_set_add((int[]){ 1, 0 }, 2);
+            CHECK(extra > SETS && rm_process_set_size(extra) == 2 && rm_process_set_rank(extra) == 0, "%d: %s", extra, rm_error_text());
+        }
+        CHECK(rm_process_set_included(1 + i % SETS) == 1 && rm_process_sets(NULL, 0) >= 1 + SETS, "%s", rm_error_text());
+        for (int set = 0; set <= SETS; set++)
+            CHECK(rm_wait(handles[set], -1) == RM_OK && x[set][5] == 2 * (float)(set + 5), "set %d: %s", set, rm_error_text());
+        if (extra > 0)
+            CHECK(rm_process_set_remove(extra) == RM_OK && rm_process_set_size(extra) == RM_NOT_FOUND, "%s", rm_error_text());
+    }
+    return NULL;
+}
+
+static void shut_down(void *ctx, int status, const char *text)
+{
+    CHECK(status == RM_OK && rm_shutdown() == RM_OK, "%d: %s", status, text);
+    CHECK(rm_init("from the callback") == RM_INVALID, "%s", rm_error_text());
+    atomic_store((atomic_int *)ctx, 1);
+}
+
 static void *lose(void *argument)
 {
     static float x[THREADS][100000];
@@ -249,6 +295,23 @@ static void on_all_threads(void *(*function)(void *), bool end_in_the_middle)
         pthread_join(threads[i], NULL);
 }
 
+static void sets_and_a_shutdown_by_a_callback(void)
+{
+    float x[16] = { 1 };
+    atomic_int ended = 0;
+    start_sidecar();
+    CHECK(rm_init("test") == RM_OK, "%s", rm_error_text());
+    for (int set = 1; set <= SETS; set++)
+        CHECK(rm_process_set_add((int[]){ 0 }, 1) == set, "%s", rm_error_text());
+    on_all_threads(in_sets, false);
+    CHECK(rm_allreduce("last", x, x, 16, RM_F32, RM_SUM, 1, 1, shut_down, &ended, NULL) == RM_OK, "%s", rm_error_text());
+    while (atomic_load(&ended) == 0)
+        usleep(1000);
+    CHECK(rm_is_initialized() == 0 && rm_rank() == RM_NOT_INITIALIZED, "it goes on after rm_shutdown");
+    CHECK(rm_shutdown() == RM_OK, "%s", rm_error_text());
+    end_sidecar();
+}
+
 int main(void)
 {
     snprintf(sidecar.path, sizeof(sidecar.path), "/tmp/rm-client-%d.sock", (int)getpid());
@@ -265,6 +328,10 @@ int main(void)
     printf("threads submit at once: %s\n", failures == 0 ? "ok" : "FAILED");
 
     int before = failures;
+    sets_and_a_shutdown_by_a_callback();
+    printf("threads submit in several sets: %s\n", failures == before ? "ok" : "FAILED");
+
+    before = failures;
     start_sidecar();
     CHECK(rm_init("test") == RM_OK, "%s", rm_error_text());
     atomic_store(&sidecar.hold, 1);

@@ -43,7 +43,7 @@ class State:
     def __init__(self, bcast_object: Callable[..., Any] = _ops.broadcast_object, get_rank: Callable[[], int] = _basics.rank):
         self._bcast_object = bcast_object
         self._rank = get_rank
-        self._host_messages: "queue.Queue[Any]" = queue.Queue()
+        self._host_messages: queue.Queue = queue.Queue()
         self._last_updated_timestamp = 0
         self._reset_callbacks: List[Callable[[], None]] = []
 
