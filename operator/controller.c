@@ -16,8 +16,8 @@
 #define OVER_DELAY_MS 1000      /* of a job that is over: nobody waits for it */
 #define REPORT_DELAY_MS 1000    /* of a report of nothing but progress: several become one look */
 #define CALM_DELAY_MS 100       /* of a change that asks for nothing: a pod was scheduled, a pod runs. The others follow soon, */
-#define CALM_DELAY_MAX_MS 2000  /* the later the more jobs wait: what is shown of a job comes after what is done for one */
-#define CALM_DELAY_A_JOB_MS 8
+#define CALM_DELAY_MAX_MS 5000  /* the later the more jobs wait: what is shown of a job comes after what is done for one */
+#define CALM_DELAY_A_JOB_MS 10
 #define CALM_DELAY_PODS_A_MS 8  /* a look at a job with ten thousand pods is a hundredth of a second */
 #define GROUPS_EVERY_MS 60000   /* between two looks for gang schedulers */
 #define JOBS_PER_TURN 64        /* of the loop, so that replies are not kept waiting */

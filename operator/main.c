@@ -32,6 +32,7 @@ struct program {
     struct surface *surface;
     struct loop_timer *tick;
     struct metrics metrics;
+    uint64_t trimmed_passes;     /* how many looks there had been when memory was last given back */
     char identity[IDENTITY_MAX];
     bool leading, ending;
     int64_t give_up_ms;
@@ -194,6 +195,15 @@ static void end_when_idle(struct program *p)
 
 /* ---- every second ----------------------------------------------------------------------------------------------------- */
 
+/* After work, when nothing is under way: what lies free between what is kept is given back, a few milliseconds for all of it. */
+static void give_back_memory(struct program *p)
+{
+    if (p->trimmed_passes == p->metrics.passes || !controller_idle(p->controller))
+        return;
+    p->trimmed_passes = p->metrics.passes;
+    (void)malloc_trim(0);
+}
+
 static void on_tick(void *ctx)
 {
     struct program *p = ctx;
@@ -202,6 +212,7 @@ static void on_tick(void *ctx)
         end_when_idle(p);
         return;
     }
+    give_back_memory(p);
     controller_measure(p->controller, &p->metrics);
     if (p->surface != NULL) {
         p->metrics.coordinators = surface_coordinators(p->surface);
