@@ -99,15 +99,22 @@ static const cJSON *status_of(const cJSON *pod, const char *container)
     return NULL;
 }
 
+/* "Unknown" is containerd's word for a container that was gone when it came back itself: its node had been lost. */
+static bool nobody_saw_it_end(const char *reason)
+{
+    return strcmp(reason, "ContainerStatusUnknown") == 0 || strcmp(reason, "Unknown") == 0;
+}
+
 static void read_end(const cJSON *terminated, struct pod_entry *p)
 {
+    const char *reason = json_text(terminated, "reason", "");
     int64_t code = json_int(terminated, "exitCode", -1), signal_number = json_int(terminated, "signal", 0);
 
     p->finished_ms = read_time(terminated, "finishedAt");
-    take_text(&p->reason, json_text(terminated, "reason", ""));
+    take_text(&p->reason, nobody_saw_it_end(reason) ? "ContainerStatusUnknown" : reason);
     take_text(&p->message, json_text(terminated, "message", ""));
-    if (code < 0 || code > 255 || strcmp(json_text(terminated, "reason", ""), "ContainerStatusUnknown") == 0)
-        return; /* nobody saw it end: 137 stands there for want of a better number */
+    if (code < 0 || code > 255 || nobody_saw_it_end(reason))
+        return; /* 137 or 255 stands there for want of a better number */
     p->has_exit = true;
     p->exit_code = (int32_t)code;
     p->signal = signal_number > 0 && signal_number < 65 ? (int32_t)signal_number : code > 128 && code < 128 + 32 ? (int32_t)code - 128 : 0;
