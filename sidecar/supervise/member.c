@@ -271,8 +271,6 @@ static void on_stall(void *ctx, uint64_t fence, int32_t rank, const char *text)
     if (fence != m->fence)
         return;
     log_warn("collective stalled", KVI("missing_rank", rank), KV("text", text));
-    if (m->hub.stalled != NULL)
-        m->hub.stalled(m->hub.ctx, text);
 }
 
 static void checkpoint_send(void *ctx, cJSON *message)

@@ -37,7 +37,6 @@ struct member_options { /* texts are kept */
 struct member_hub {
     void (*broadcast)(void *ctx, cJSON *message /* taken */);
     void (*committed)(void *ctx, int64_t step, const char *uri);
-    void (*stalled)(void *ctx, const char *text); /* a collective waits for ranks that do not come */
     void *ctx;
 };
 
