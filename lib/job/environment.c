@@ -317,10 +317,12 @@ static void put_ours(struct scope *s)
     put(s, "RINGMASTER_LIBRARY_DIR", or_default(s->context->library_dir, POD_LIBRARY_DIR));
 }
 
-/* The injected package comes first, what the user has behind it. A value from elsewhere (valueFrom) is left alone. */
+/* The injected package comes first, for Horovod's scripts then the packages of Horovod's name, what the user has behind them. A
+ * value from elsewhere (valueFrom) is left alone. */
 static void put_pythonpath(struct scope *s)
 {
-    const char *ours = or_default(s->context->python_dir, POD_PYTHON_DIR);
+    const char *dir = or_default(s->context->python_dir, POD_PYTHON_DIR);
+    auto_free char *ours = s->job->spec.frameworks[FRAMEWORK_HOROVOD] ? xasprintf("%s:%s/" POD_SHIM, dir, dir) : xstrdup(dir);
     const cJSON *theirs = user_variable(s, "PYTHONPATH");
     const char *value = json_text(theirs, "value", "");
 

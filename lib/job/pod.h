@@ -21,6 +21,7 @@
 #define POD_LAUNCHER POD_DIR "/bin/ringmaster-launch"
 #define POD_LIBRARY_DIR POD_DIR "/lib"     /* libringmaster.so, libringmaster_tf.so */
 #define POD_PYTHON_DIR POD_DIR "/python"
+#define POD_SHIM "shim"                    /* in it: packages of Horovod's name, in PYTHONPATH with frameworks: [Horovod] */
 #define POD_KEY_DIR "/etc/ringmaster/key"  /* Secret: "key", and with a wss channel "ca.crt" */
 #define POD_SECRET_KEY "key"
 #define POD_SECRET_AUTHORITY "ca.crt"      /* who may have issued the operator's certificate; PEM */

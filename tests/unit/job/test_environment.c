@@ -146,6 +146,10 @@ Test(environment, the_injected_package_stands_before_the_users_path)
     set_user_env(job, ROLE_WORKER, "[{\"name\":\"PYTHONPATH\",\"value\":\"/src:/lib\"}]");
     auto_json cJSON *both = environment_build(job, ROLE_WORKER, 0, &ON_CLUSTER);
     expect(both, "PYTHONPATH", "/ringmaster/python:/src:/lib");
+    job->spec.frameworks[FRAMEWORK_HOROVOD] = true;
+    auto_json cJSON *shim = environment_build(job, ROLE_WORKER, 0, &ON_CLUSTER);
+    expect(shim, "PYTHONPATH", "/ringmaster/python:/ringmaster/python/shim:/src:/lib");
+    job->spec.frameworks[FRAMEWORK_HOROVOD] = false;
     struct pod_context local = ON_CLUSTER;
     local.addresses = &LOCAL;
     local.python_dir = "/home/me/python";

@@ -1,0 +1,1 @@
+"""What Horovod's modules have in common; see ALIASES of the package."""
