@@ -20,6 +20,8 @@
 #define DEFAULT_CHUNK_BYTES (128 << 10)
 #define CHUNK_BYTES_MIN 64
 #define DEFAULT_SPIN_US 100
+#define CROWDED_NS 60000          /* a core that was offered and came back later than this is wanted by others ... */
+#define CROWDED_FOR_NS 20000000   /* ... and is not looked around on for so long */
 
 /* ---- notices: from the engine's thread to the callbacks on the main loop ---- */
 
@@ -284,16 +286,22 @@ void engine_stay_awake(struct engine *g)
 }
 
 /* A thread that sleeps takes some 50 us to wake up on a virtual machine, many times what a small collective takes. So for a little
- * while after each thing that happened the thread looks for the next one; it gives its core to whoever else wants to run. */
+ * while after each thing that happened the thread looks for the next one and offers its core to whoever else wants to run. When
+ * somebody takes it for longer than a hand-over there are more who want to run than cores: then it is better to sleep, for who
+ * wakes up comes first, and who looks around comes last. */
 static bool on_idle(void *ctx)
 {
     struct engine *g = ctx;
+    int64_t before = clock_mono_ns();
 
     if (clients_look(g))
         return true;
-    if (clock_mono_ns() >= g->spin_until_ns)
+    if (before >= g->spin_until_ns || before < g->crowded_until_ns)
         return !clients_sleep(g);
     (void)sched_yield();
+    int64_t now = clock_mono_ns();
+    if (now - before > CROWDED_NS)
+        g->crowded_until_ns = now + CROWDED_FOR_NS;
     return true;
 }
 

@@ -156,7 +156,7 @@ struct engine {
     struct collective *collective;
     struct loop_timer *again;       /* the collective has more to do, after the others' turn */
     int64_t spin_until_ns;          /* until then the thread looks again and again in place of sleeping */
-    int64_t spin_ns;
+    int64_t spin_ns, crowded_until_ns;
     uint8_t *work;                  /* packed or out-of-place data */
     size_t work_bytes;
     double *waited_for;             /* by rank of the group, ms */

@@ -305,7 +305,7 @@ static void leave(struct client *c)
     pthread_join(c->thread, NULL);
     checkpoint_forget();
     pthread_mutex_lock(&c->lock);
-    while (c->requests.pieces_in_flight > 0) /* other threads still copy into the arena */
+    while (c->requests.pieces_in_flight > 0 || c->looking) /* other threads still copy into the arena, or look at the queue */
         pthread_cond_wait(&c->changed, &c->lock);
     forget(c);
     sets_forget(&c->sets);

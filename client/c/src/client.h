@@ -1,7 +1,8 @@
 /*
  * client.h — the one client of this process: what rm_init makes and rm_shutdown ends.
  *
- * Threads. Callers' threads submit; one completion thread takes replies, reads the socket, sends reports and calls `done`.
+ * Threads. Callers' threads submit; one completion thread takes replies, reads the socket, sends reports and calls `done`. A thread
+ * in rm_wait takes replies itself for a moment (replies_look).
  * `lock` guards everything below it; it is never held while memory is copied, a message is sent or a callback runs. Two
  * smaller locks: `init_lock` (rm_init and rm_shutdown one after the other) and `send_lock` (whole messages on the socket).
  *
@@ -64,6 +65,9 @@ struct client {
     struct call calls[CALL_KINDS];
     bool stopping, lost;
     bool round_lost;            /* a collective has ended with RM_PEER_LOST, or the sidecar is gone: rm_init waits for another round */
+    bool taking;                /* a thread takes replies */
+    bool looking;               /* a waiting thread looks for replies, so the completion thread sleeps on without being rung */
+    int64_t look_ns, crowded_until_ns; /* for how long at most; not before */
     char lost_text[TEXT_MAX];
     int64_t committed_step;     /* newest that the sidecar told of, -1 = none */
     bool save_wanted;           /* LOCAL_SAVE came */
@@ -85,6 +89,10 @@ int client_send(struct client *c, uint16_t type, const void *payload, size_t len
 int client_call(struct client *c, enum call_kind kind, uint16_t type, const void *payload, size_t length, int64_t timeout_ms,
                 struct call *ret_answer);
 
+/* replies.c, with lock held: looks for replies itself for a while, until the request of this handle is done; afterwards tells how
+ * long the wait was in all. */
+void replies_look(struct client *c, rm_handle handle);
+void replies_waited(struct client *c, int64_t began_ns /* CLOCK_MONOTONIC */);
 /* The completion thread: replies.c */
 void *client_thread(void *client);
 

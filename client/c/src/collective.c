@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "alone.h"
 #include "client.h"
@@ -69,6 +70,7 @@ static void fill(struct request *r, struct submission *s, const struct areas *ar
     r->output_count = s->output_count;
     r->output_dtype = s->output_dtype;
     r->done = s->done;
+    the_client.requests.callbacks += r->done != NULL;
     r->ctx = s->ctx;
     r->kept = s->ret_handle != NULL;
     r->one = s->one;
@@ -277,12 +279,21 @@ RM_API int rm_wait(rm_handle handle, int64_t timeout_ms)
     struct client *c = &the_client;
     int64_t deadline = timeout_ms < 0 ? -1 : client_now_ms() + timeout_ms;
     int status = RM_OK;
+    struct timespec began;
+    bool waits = false;
     if (atomic_load(&c->forked))
         return client_ready();
     pthread_mutex_lock(&c->lock);
     struct request *r = request_find(&c->requests, handle);
     if (r == NULL)
         status = no_such_handle();
+    if (status == RM_OK && r->state != REQUEST_DONE && timeout_ms != 0) {
+        clock_gettime(CLOCK_MONOTONIC, &began);
+        waits = true;
+        replies_look(c, handle);
+        r = request_find(&c->requests, handle);
+        status = r == NULL ? no_such_handle() : RM_OK;
+    }
     while (status == RM_OK && r->state != REQUEST_DONE) {
         if (!client_wait_changed(c, deadline) && r->state != REQUEST_DONE)
             status = text_fail(RM_TIMEOUT, "\"%s\" is not done after %lld ms", r->name, (long long)timeout_ms);
@@ -295,6 +306,8 @@ RM_API int rm_wait(rm_handle handle, int64_t timeout_ms)
         if (!shm_op_has_result(r->op) && r->op != SHM_OP_JOIN)
             request_release(c, r);
     }
+    if (waits)
+        replies_waited(c, (int64_t)began.tv_sec * 1000000000 + began.tv_nsec);
     pthread_mutex_unlock(&c->lock);
     return status;
 }

@@ -3,11 +3,18 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "client.h"
 #include "wire/local.h"
+
+#define LOOK_MAX_NS 200000
+#define LOOK_MIN_NS 5000
+#define CROWDED_NS 60000        /* a core that was offered and came back later than this is wanted by others ... */
+#define CROWDED_FOR_NS 20000000 /* ... and is not looked around on for so long: who sleeps comes first when it wakes up */
 
 /* What an answer is called, how long it is at least, and which call waits for it. */
 static const struct answer_def {
@@ -103,25 +110,75 @@ static int send_report(struct client *c, bool at_once)
     return -1;
 }
 
-static void take_replies(struct client *c)
+/* One thread at a time; any other than the completion thread only while there are no callbacks. With lock held, which is dropped while
+ * data is copied. */
+static void take_replies(struct client *c, bool own_thread)
 {
     struct shm_reply reply;
-    while (shared_take(&c->shared, &reply)) {
-        pthread_mutex_lock(&c->lock);
+    if (c->taking)
+        return;
+    c->taking = true;
+    while ((own_thread || c->requests.callbacks == 0) && shared_take(&c->shared, &reply))
         requests_reply(c, &reply);
+    c->taking = false;
+    if (c->lost)
+        pthread_cond_broadcast(&c->changed);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The waiting thread takes the replies itself for a while: to be woken by way of the completion thread takes two wake-ups, some
+ * 100 us on a virtual machine. Meanwhile the engine need not ring. Not while a request has a `done` callback, which is the completion
+ * thread's to call. */
+void replies_look(struct client *c, rm_handle handle)
+{
+    if (c->looking || c->taking || c->lost || c->requests.callbacks > 0 || c->shared.base == NULL)
+        return;
+    int64_t now = now_ns(), until = now + c->look_ns;
+    const struct request *r;
+    if (now < c->crowded_until_ns)
+        return;
+    c->looking = true;
+    shared_stay_awake(&c->shared);
+    while (!c->lost && !c->stopping && c->requests.callbacks == 0 && (r = request_find(&c->requests, handle)) != NULL
+           && r->state != REQUEST_DONE && (now = now_ns()) < until) {
+        take_replies(c, false);
         pthread_mutex_unlock(&c->lock);
+        if (!shared_has_reply(&c->shared)) {
+            sched_yield();
+            if (now_ns() - now > CROWDED_NS)
+                until = 0;
+        }
+        pthread_mutex_lock(&c->lock);
     }
+    if (until == 0)
+        c->crowded_until_ns = now_ns() + CROWDED_FOR_NS;
+    c->looking = false;
+    if (c->shared.base != NULL && !shared_before_sleep(&c->shared))
+        shared_wake_us(&c->shared); /* came just now, perhaps another request's: the completion thread's */
+    pthread_cond_broadcast(&c->changed);
+}
+
+/* How long to look next time: as long as pays when this wait was short, hardly at all when it was long. */
+void replies_waited(struct client *c, int64_t began_ns)
+{
+    c->look_ns = now_ns() - began_ns < 2 * LOOK_MAX_NS ? LOOK_MAX_NS : LOOK_MIN_NS;
 }
 
 /* One look at everything that may have happened. False: time to go. */
 static bool turn(struct client *c, int *ret_timeout_ms)
 {
-    take_replies(c);
     pthread_mutex_lock(&c->lock);
+    take_replies(c, true);
     if (!c->lost)
         requests_pump(c);
     bool retry = (c->requests.free_count > 0 || c->requests.engine_busy) && !c->lost, stopping = c->stopping, lost = c->lost;
-    if (lost)
+    if (lost && !c->taking) /* else once that thread is done with its reply */
         requests_fail_all(c);
     pthread_mutex_unlock(&c->lock);
     if (!lost)
@@ -137,9 +194,11 @@ void *client_thread(void *client)
     struct client *c = client;
     int timeout_ms;
     while (turn(c, &timeout_ms)) {
-        if (!shared_before_sleep(&c->shared))
-            continue;
         pthread_mutex_lock(&c->lock);
+        if (!c->looking && !shared_before_sleep(&c->shared)) {
+            pthread_mutex_unlock(&c->lock);
+            continue;
+        }
         bool lost = c->lost, idle = !lost || c->requests.live == 0;
         pthread_mutex_unlock(&c->lock);
         struct pollfd fds[2] = { { .fd = c->shared.ring_us, .events = POLLIN },
@@ -149,6 +208,8 @@ void *client_thread(void *client)
     }
     pthread_mutex_lock(&c->lock);
     client_lose(c, "rm_shutdown was called");
+    while (c->taking)
+        pthread_cond_wait(&c->changed, &c->lock);
     requests_fail_all(c);
     pthread_mutex_unlock(&c->lock);
     return NULL;

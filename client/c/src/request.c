@@ -200,6 +200,7 @@ void request_finish(struct client *c, struct request *r)
     r->scratch = NULL;
     forget_hash(&c->requests, r);
     c->requests.live--;
+    c->requests.callbacks -= r->done != NULL;
     if (r->done != NULL) {
         r->state = REQUEST_CALLING;
         pthread_mutex_unlock(&c->lock);

@@ -117,6 +117,7 @@ struct requests {
     struct request **table;
     struct request **by_hash;     /* the live ones: REQUEST_BUCKETS chains */
     uint32_t count, capacity, live;
+    uint32_t callbacks;           /* live ones with `done` */
     struct request *free_list;
     struct queue fresh;         /* piece 0 was not sent */
     struct queue ordered;       /* piece 0 came back: the order of all ranks */

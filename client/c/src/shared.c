@@ -110,6 +110,17 @@ bool shared_take(struct shared *s, struct shm_reply *ret_reply)
     return true;
 }
 
+bool shared_has_reply(const struct shared *s)
+{
+    const struct shm_header *h = shared_header(s);
+    return atomic_load_explicit(&h->cq_tail, memory_order_acquire) != atomic_load_explicit(&h->cq_head, memory_order_relaxed);
+}
+
+void shared_stay_awake(struct shared *s)
+{
+    atomic_store_explicit(&shared_header(s)->cq_waiting, 0, memory_order_relaxed);
+}
+
 bool shared_before_sleep(struct shared *s)
 {
     struct shm_header *h = shared_header(s);

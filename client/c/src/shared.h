@@ -34,6 +34,8 @@ static inline struct shm_header *shared_header(const struct shared *s)
 bool shared_submit(struct shared *s, const struct shm_request *r);
 /* False: no reply is there. The reply is a copy; its text ends with a NUL. */
 bool shared_take(struct shared *s, struct shm_reply *ret_reply);
+bool shared_has_reply(const struct shared *s);
+void shared_stay_awake(struct shared *s); /* the engine need not ring: somebody looks at the queue */
 /* Says that the completion thread is about to sleep. False: a reply came meanwhile, do not. */
 bool shared_before_sleep(struct shared *s);
 void shared_after_sleep(struct shared *s);
