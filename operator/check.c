@@ -1,12 +1,50 @@
 /*
  * A pod of each role is shown to the API server before the first one is made: what its schema, its admission and its policies say
- * against a template is said of the job as a whole, in their own words, and nothing is left half made.
+ * against a template is said of the job as a whole, in their own words, and nothing is left half made. Of many jobs that are alike
+ * (a sweep) the first one's pods are shown, and no other's for a minute.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "operator/work.h"
+
+#define ACCEPTED_FOR_MS 60000 /* what the API server takes changes with its policies, and seldom */
+
+/* ---- jobs that are alike ------------------------------------------------------------------------------------------------- */
+
+/* FNV-1a over namespace and spec: one who makes two alike saves a dry run, and nothing else. */
+static uint64_t hash_of(const struct work *w)
+{
+    auto_free char *spec = json_print(cJSON_GetObjectItemCaseSensitive(w->object, "spec"), false);
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (const char *p = w->key.ns; *p != '\0'; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    for (const char *p = spec; *p != '\0'; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    return h ^ (h >> 32);
+}
+
+bool check_is_known(const struct work *w)
+{
+    uint64_t hash = hash_of(w);
+    bool try_native = w->c->gang.served[GANG_NATIVE] && !w->c->gang.native_checked;
+
+    return !try_native && w->c->accepted[hash % CHECKS_KEPT].hash == hash && w->c->accepted[hash % CHECKS_KEPT].until_ms > clock_mono_ms();
+}
+
+void check_note_accepted(struct work *w)
+{
+    uint64_t hash = hash_of(w);
+
+    w->c->accepted[hash % CHECKS_KEPT].hash = hash;
+    w->c->accepted[hash % CHECKS_KEPT].until_ms = clock_mono_ms() + ACCEPTED_FOR_MS;
+}
+
+/* ---- the request --------------------------------------------------------------------------------------------------------- */
 
 /* Whether the field that makes a pod part of a native group is still there: with its feature gate off it is dropped in silence. */
 static void learn_native(struct controller *c, const cJSON *pod)
@@ -45,6 +83,7 @@ bool check_pod(struct work *w, const struct item *item)
     struct error e = ERROR_INIT;
 
     (void)snprintf(name, sizeof name, "Pod %s", kube_name(pod));
+    log_debug("a pod is shown to the API server", KV("namespace", w->key.ns), KV("name", kube_name(pod)));
     struct step *s = step_new(w, item, &RESOURCE_POD, name);
     if (kube_client_send(w->c->def.client, &r, on_checked, s, NULL, &e) == 0)
         return true;

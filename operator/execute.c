@@ -419,7 +419,9 @@ static void add_claims(struct work *w, const struct action *a)
 
 static void add_checks(struct work *w, const struct action *a)
 {
-    for (enum job_role role = 0; role < ROLE_COUNT; role++) {
+    bool known = check_is_known(w);
+
+    for (enum job_role role = 0; role < ROLE_COUNT && !known; role++) {
         if (replicas_of(w, role) > 0)
             add_item(w, &(struct item){ .kind = a->kind, .role = role, .attempt = w->status->attempt, .action = a });
     }
@@ -509,9 +511,12 @@ static void note_prepared(struct work *w)
         s->network_policy_known |= w->items[i].kind == ACTION_CREATE_NETWORK_POLICY;
         checked |= w->items[i].kind == ACTION_CHECK_PODS;
     }
-    for (size_t i = 0; i < w->plan.action_count; i++)
+    for (size_t i = 0; i < w->plan.action_count; i++) {
         s->claims_known |= w->plan.actions[i].kind == ACTION_CREATE_CLAIMS;
-    s->pods_checked |= checked;
+        s->pods_checked |= w->plan.actions[i].kind == ACTION_CHECK_PODS;
+    }
+    if (checked)
+        check_note_accepted(w);
     w->again |= checked && w->barrier == w->item_count; /* what was learnt was waited for */
 }
 

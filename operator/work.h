@@ -17,6 +17,8 @@
 #include "operator/controller.h"
 #include "operator/observe.h"
 
+#define CHECKS_KEPT 256
+
 /* One namespace, or all of them in one. */
 struct scope {
     struct controller *controller;
@@ -32,6 +34,7 @@ struct controller {
     struct kube_informer *nodes; /* NULL: not watched */
     struct kube_discovery *discovery;
     struct gang_view gang;       /* what the cluster has; of no job */
+    struct { uint64_t hash; int64_t until_ms; } accepted[CHECKS_KEPT]; /* specs whose pods the API server took a moment ago */
     int32_t node_count;          /* that take pods; 0 = unknown */
     struct kube_queue *queue;
     struct loop_timer *timer;    /* of the queue */
@@ -114,7 +117,10 @@ void step_done(struct step *s, bool well); /* frees it; the look goes on, or sto
 void step_free(struct step *s);            /* of a request that was not sent */
 cJSON *execute_pod(const struct work *w, const struct item *item, enum gang_kind gang); /* as it is created; owned */
 
-/* check.c: false: the request could not be made. So the next ones. */
+/* check.c */
+bool check_is_known(const struct work *w);   /* pods of just this spec were accepted in this namespace a moment ago */
+void check_note_accepted(struct work *w);
+/* False: the request could not be made. So the next ones. */
 bool check_pod(struct work *w, const struct item *item);
 
 /* claims.c */

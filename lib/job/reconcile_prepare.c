@@ -32,6 +32,13 @@ void settle_gang(struct pass *p)
         take_gang(p, kind);
 }
 
+bool gang_is_missing(const struct pass *p)
+{
+    const struct job_status *s = p->status;
+
+    return p->seen->gang.looked && s->gang.set && gang_has_group(s->gang.kind) && !p->seen->gang.served[s->gang.kind];
+}
+
 /* True: something was decided, to be recorded. */
 static bool decide_gang(struct pass *p)
 {
@@ -46,6 +53,15 @@ static bool decide_gang(struct pass *p)
         return p->status->gang.set;
     }
     bool may_doubt = p->job->spec.scheduling.gang == GANG_AUTO && gang_has_group(kind) && kind != GANG_NATIVE;
+    if (may_doubt && gang_is_missing(p) && p->seen->pod_count == 0) { /* removed from the cluster since */
+        if (!gang_choose(p->job, g, GANG_AUTO, &kind))
+            return false;
+        plan_event(p->plan, true, "GangSchedulerMissing", "the cluster has no PodGroups of %s any more; going on with %s",
+                   gang_name(p->before->gang.kind), gang_name(kind));
+        take_gang(p, kind);
+        p->plan->record_first = true;
+        return true;
+    }
     if (!may_doubt || !g->has_group || g->phase[0] != '\0')
         return false;
     if (p->now_ms < g->created_ms + GANG_SILENCE_MS) {
@@ -59,13 +75,6 @@ static bool decide_gang(struct pass *p)
     take_gang(p, kind);
     p->plan->record_first = true;
     return true;
-}
-
-bool gang_is_missing(const struct pass *p)
-{
-    const struct job_status *s = p->status;
-
-    return p->seen->gang.looked && s->gang.set && gang_has_group(s->gang.kind) && !p->seen->gang.served[s->gang.kind];
 }
 
 /* True: its scheduler has taken the job in, as far as it is asked. */

@@ -226,9 +226,14 @@ def kube(cluster, request):
         yield made
 
 
+# of modules whose tests do not end the operator: a busy machine may keep an API server from answering for seconds
+PATIENT = ("--lease-duration", "40s", "--lease-renew-deadline", "30s", "--lease-retry", "1s")
+
+
 @pytest.fixture
-def operator(cluster, uninstalled, tmp_path):
-    made = Operator(cluster, tmp_path).start()
+def operator(cluster, uninstalled, tmp_path, request):
+    """A module's OPERATOR_OPTIONS are given to it."""
+    made = Operator(cluster, tmp_path).start(*getattr(request.module, "OPERATOR_OPTIONS", ()))
     yield made
     alive = made.is_alive()
     code = made.stop() if made.process else 0

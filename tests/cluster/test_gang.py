@@ -4,8 +4,9 @@ import json
 import time
 
 import pytest
-from conftest import job, wait_until
+from conftest import PATIENT, job, wait_until
 
+OPERATOR_OPTIONS = PATIENT
 FOREVER = "trap 'exit 143' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done"
 VOLCANO = ("scheduling.volcano.sh", "v1beta1")
 PLUGINS = ("scheduling.x-k8s.io", "v1alpha1")

@@ -1,8 +1,9 @@
 """What becomes of pods: refused, deleted together, cleaned up; and what the job says of them."""
 
 import pytest
-from conftest import job, wait_until
+from conftest import PATIENT, job, wait_until
 
+OPERATOR_OPTIONS = PATIENT
 FOREVER = "trap 'exit 143' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done"
 
 
@@ -19,6 +20,16 @@ def test_a_pod_that_the_api_server_refuses_is_told_before_anything_is_made(kube,
     assert told["status"] == "True" and 'volumeMounts[0].name: Not found: "nowhere"' in told["message"]
     assert not kube.list("pods") and not kube.list("services") and not kube.list("secrets")
     assert any(e["type"] == "Warning" and "nowhere" in e["message"] for e in kube.events("refused"))
+
+
+def test_of_jobs_that_are_alike_one_is_tried(kube, operator):
+    for name in ("first", "second", "third"):
+        kube.apply(job(name, workers=1, command=FOREVER))
+        kube.wait_phase(name, "Running")
+    kube.apply(job("other", workers=1, command=FOREVER, container={"env": [{"name": "A", "value": "B"}]}))
+    kube.wait_phase("other", "Running")
+    shown = [line for line in operator.log().splitlines() if "a pod is shown to the API server" in line]
+    assert len(shown) == 2 and "first-worker-0" in shown[0] and "other-worker-0" in shown[1], shown
 
 
 def test_policies_that_may_change_are_waited_for(kube, operator):

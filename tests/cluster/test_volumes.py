@@ -1,7 +1,8 @@
 """Volume claims of replicas: made with the pods, kept or deleted with replicas and job. There is no provisioner: volumes are made by hand."""
 
-from conftest import job, wait_until
+from conftest import PATIENT, job, wait_until
 
+OPERATOR_OPTIONS = PATIENT
 FOREVER = "trap 'exit 143' TERM; while [ ! -e /tmp/go ]; do sleep 0.1; done"
 
 

@@ -161,6 +161,18 @@ Test(prepare, one_that_was_asked_for_and_is_not_there_is_waited_for)
     world_free(w);
 }
 
+Test(prepare, one_that_was_found_and_is_removed_is_left)
+{
+    struct world *w = world_with(GANG_AUTO, GANG_VOLCANO);
+
+    (void)world_settle(w);
+    cr_assert(w->status->gang.kind == GANG_VOLCANO && w->created == 0);
+    w->gang.served[GANG_VOLCANO] = w->gang.has_group = false;
+    (void)world_settle(w);
+    cr_expect(w->status->gang.kind == GANG_NONE && w->created == 3 && w->warnings == 1);
+    world_free(w);
+}
+
 Test(prepare, native_groups_are_trusted_after_a_pod_kept_its_own)
 {
     for (int works = 0; works < 2; works++) {
