@@ -95,10 +95,6 @@ def theirs(plane, jobs, replicas, *options):
         plane.wipe(ns)
 
 
-def median(values):
-    return statistics.median(values)
-
-
 # ---- against the peer --------------------------------------------------------------------------------------------------------
 
 
@@ -112,20 +108,20 @@ def compare(plane):
             limits.append(raw_limit(plane, jobs * replicas))
             sidecars.append(ours(plane, jobs, replicas, "Auto"))
             limits.append(raw_limit(plane, jobs * replicas))
-        limit = median(limits)
+        limit = statistics.median(limits)
         print(f"  limit: {', '.join(f'{x:.0f}' for x in limits)} pods/s", file=sys.stderr)
         for name, options in (("", ()), (" -controller-threads 10", ("-controller-threads", "10"))):
             peer = theirs(plane, jobs, replicas, *options)
-            made, cpu, memory = (median(getattr(r, f) for r in runs) for f in ("created", "cpu", "memory"))
+            made, cpu, memory = (statistics.median(getattr(r, f) for r in runs) for f in ("created", "cpu", "memory"))
             by = PEER + name
             rows += [
                 row(f"{what}: pods created", "1/s", made, ">= 20x", made >= 20 * peer.created, by, peer.created),
-                row(f"{what}: pods running", "1/s", median(r.running for r in runs), "> 1x", median(r.running for r in runs) > peer.running, by, peer.running),
+                row(f"{what}: pods running", "1/s", statistics.median(r.running for r in runs), "> 1x", statistics.median(r.running for r in runs) > peer.running, by, peer.running),
                 row(f"{what}: CPU for a job", "ms", cpu, "<= 1/10", cpu * 10 <= peer.cpu, by, peer.cpu),
                 row(f"{what}: memory", "MB", memory, "<= 1/4" if jobs == 500 else "< 1x", memory * (4 if jobs == 500 else 1) <= peer.memory, by, peer.memory),
             ]
         for name, some in (("", runs), (", with sidecars", sidecars)):
-            made = median(r.created for r in some)
+            made = statistics.median(r.created for r in some)
             rows.append(row(f"{what}{name}: pods created", "1/s", made, ">= 45 %" if some is runs else "> 1/s", made >= 0.45 * limit if some is runs else True,
                             f"bare POSTs, {IN_FLIGHT} in flight", limit))
     return rows
@@ -157,6 +153,7 @@ def at_once(plane, jobs, replicas):
 
 
 def idle_cpu(operator, seconds=10):
+    wait_for(f"{operator.name} has nothing to do", lambda: operator.metric("queue_depth") + operator.metric("api_requests_waiting") == 0, TIMEOUT_S, 1)
     before = operator.cpu()
     time.sleep(seconds)
     return (operator.cpu() - before) / seconds * 100
