@@ -113,10 +113,11 @@ def compare(plane):
         for name, options in (("", ()), (" -controller-threads 10", ("-controller-threads", "10"))):
             peer = theirs(plane, jobs, replicas, *options)
             made, cpu, memory = (statistics.median(getattr(r, f) for r in runs) for f in ("created", "cpu", "memory"))
+            runs_at = statistics.median(r.running for r in runs)
             by = PEER + name
             rows += [
                 row(f"{what}: pods created", "1/s", made, ">= 20x", made >= 20 * peer.created, by, peer.created),
-                row(f"{what}: pods running", "1/s", statistics.median(r.running for r in runs), "> 1x", statistics.median(r.running for r in runs) > peer.running, by, peer.running),
+                row(f"{what}: pods running", "1/s", runs_at, "> 1x", runs_at > peer.running, by, peer.running),
                 row(f"{what}: CPU for a job", "ms", cpu, "<= 1/10", cpu * 10 <= peer.cpu, by, peer.cpu),
                 row(f"{what}: memory", "MB", memory, "<= 1/4" if jobs == 500 else "< 1x", memory * (4 if jobs == 500 else 1) <= peer.memory, by, peer.memory),
             ]
