@@ -48,13 +48,43 @@ static bool scales_afterwards(const struct signature *s)
     return !shm_dtype_is_float(s->dtype);
 }
 
-static void plan_arithmetic(const struct request *q, struct collective_plan *plan)
+static void plan_arithmetic(const struct signature *s, int32_t set_size, struct collective_plan *plan)
 {
-    if (scales_afterwards(&q->sig)) {
-        plan->redop = q->sig.redop == SHM_AVERAGE ? SHM_SUM : q->sig.redop;
+    if (scales_afterwards(s)) {
+        plan->redop = s->redop == SHM_AVERAGE ? SHM_SUM : s->redop;
     } else {
-        plan->factor = q->sig.postscale;
-        plan->divisor = divisor_of(q);
+        plan->factor = s->postscale;
+        plan->divisor = s->redop == SHM_AVERAGE ? set_size : 1.0;
+    }
+}
+
+/* ---- data that travel along ---- */
+
+uint8_t *buffers_along(const struct request *q)
+{
+    uint8_t *data = xcalloc(q->sig.count, shm_dtype_size(q->sig.dtype));
+
+    put_in(data, q->in, q->sig.count, &q->sig);
+    return data;
+}
+
+void buffers_sum_along(const struct go_list *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        struct go_entry *entry = &l->entries[i];
+        const struct signature *s = &entry->sig;
+        struct collective_plan plan = { .dtype = s->dtype, .redop = s->redop, .factor = 1.0, .divisor = 1.0 };
+        plan_arithmetic(s, l->set_size, &plan);
+        entry->result = xcalloc(s->count, shm_dtype_size(s->dtype));
+        collective_sum(&plan, (const uint8_t *const *)entry->along, l->member_count, s->count, entry->result);
+    }
+}
+
+static void take_results(const struct running *run)
+{
+    for (size_t i = 0; i < run->list.count; i++) {
+        const struct request *q = run->requests[i];
+        memcpy(q->out, run->list.entries[i].result, q->sig.count * shm_dtype_size(q->sig.dtype));
     }
 }
 
@@ -127,7 +157,7 @@ static int prepare_allreduce(struct engine *g, struct collective_plan *plan)
             run->offsets[b + 1] += end - begin;
         }
     }
-    plan_arithmetic(q, plan);
+    plan_arithmetic(&q->sig, q->set_size, plan);
 
     bool in_place = !fused && overlap(q->in, q->out, bytes_of(run));
     if ((fused || in_place) && work_area(g, bytes_of(run)) == NULL)
@@ -219,7 +249,7 @@ static int prepare_reducescatter(struct engine *g, struct collective_plan *plan)
 
     for (int32_t m = 0; m < plan->size; m++)
         run->offsets[m + 1] = run->offsets[m] + q->splits[run->list.places[m]];
-    plan_arithmetic(q, plan);
+    plan_arithmetic(&q->sig, q->set_size, plan);
     uint64_t packed = packs ? run->offsets[plan->size] * shm_dtype_size(q->sig.dtype) : 0;
     plan->out = place_result(g, q->splits[run->list.places[plan->rank]], 0, packed);
     if (plan->out == NULL || (packs && work_area(g, packed) == NULL))
@@ -324,7 +354,9 @@ static void finish_allreduce(struct engine *g)
     }
     if (run->copy_to != NULL)
         memcpy(run->copy_to, g->work, bytes_of(run));
-    if (run->list.count > 1)
+    if (run->list.along)
+        take_results(run);
+    else if (run->list.count > 1)
         pack(g, run, true);
     for (size_t i = 0; scales_afterwards(&first->sig) && i < run->list.count; i++) {
         struct request *q = run->requests[i];

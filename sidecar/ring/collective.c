@@ -201,17 +201,33 @@ void collective_start(struct collective *c, const struct collective_plan *plan, 
 /* ---- arithmetic ---- */
 
 /* dst = the finished sum of a and b, which are the last two. */
-static void finish_sum(const struct collective *c, void *dst, const void *a, const void *b, uint64_t count)
+static void finish_sum(const struct reduce_kernels *k, const struct collective_plan *p, void *dst, const void *a, const void *b,
+                       uint64_t count)
 {
-    const struct collective_plan *p = &c->plan;
-
     if (p->factor == 1.0 && p->divisor == 1.0) {
-        c->kernels->combine[p->dtype][p->redop](dst, a, b, count);
+        k->combine[p->dtype][p->redop](dst, a, b, count);
     } else if (p->redop == SHM_SUM || p->redop == SHM_AVERAGE) {
-        c->kernels->finish[p->dtype](dst, a, b, count, p->factor, p->divisor);
+        k->finish[p->dtype](dst, a, b, count, p->factor, p->divisor);
     } else {
-        c->kernels->combine[p->dtype][p->redop](dst, a, b, count);
-        c->kernels->scale[p->dtype](dst, dst, count, p->factor, p->divisor);
+        k->combine[p->dtype][p->redop](dst, a, b, count);
+        k->scale[p->dtype](dst, dst, count, p->factor, p->divisor);
+    }
+}
+
+void collective_sum(const struct collective_plan *arithmetic, const uint8_t *const *parts, int32_t size, uint64_t count, uint8_t *out)
+{
+    const struct reduce_kernels *k = reduce_kernels();
+    uint64_t element = shm_dtype_size(arithmetic->dtype), begin, end;
+
+    for (int32_t b = 0; b < size; b++) {
+        schedule_block_range(count, size, b, &begin, &end);
+        if (begin == end)
+            continue;
+        uint8_t *to = out + begin * element;
+        const uint8_t *sum = parts[(b + 1) % size] + begin * element;
+        for (int32_t i = 2; i < size; i++, sum = to)
+            k->combine[arithmetic->dtype][arithmetic->redop](to, sum, parts[(b + i) % size] + begin * element, end - begin);
+        finish_sum(k, arithmetic, to, sum, parts[b] + begin * element, end - begin);
     }
 }
 
@@ -241,7 +257,7 @@ static void sum_block(const struct collective *c, int32_t block, uint64_t begin,
         c->kernels->combine[p->dtype][p->redop](c->sum, sum, share(c, (block + i) % p->size, begin, at), count);
         sum = c->sum;
     }
-    finish_sum(c, p->out + (at - c->out_shift) * c->element, sum, share(c, block, begin, at), count);
+    finish_sum(c->kernels, p, p->out + (at - c->out_shift) * c->element, sum, share(c, block, begin, at), count);
 }
 
 static bool slots_are_full(const struct collective *c)
@@ -329,7 +345,7 @@ static void use_piece(struct collective *c, const struct flow *f, const struct l
     if (run->place != PLACE_ADD)
         return;
     if (run->last)
-        finish_sum(c, p->out + at, l->scratch, p->in + at, piece->count);
+        finish_sum(c->kernels, p, p->out + at, l->scratch, p->in + at, piece->count);
     else
         c->kernels->combine[p->dtype][p->redop](p->out + at, l->scratch, p->in + at, piece->count);
 }

@@ -43,6 +43,9 @@ struct collective_plan {
     uint8_t *out;
 };
 
+/* The sum that an all-reduce of `size` parts would give, bit by bit, computed here; of the plan the arithmetic alone is looked at. */
+void collective_sum(const struct collective_plan *arithmetic, const uint8_t *const *parts, int32_t size, uint64_t count, uint8_t *out);
+
 enum collective_state { COLLECTIVE_RUNNING, COLLECTIVE_DONE, COLLECTIVE_FAILED };
 
 struct collective;

@@ -204,6 +204,8 @@ void order_watch(struct engine *g);   /* rank 0, once the group is formed: looks
 
 /* buffers.c */
 int buffers_prepare(struct engine *g, struct collective_plan *plan); /* of the running list; -1: no memory */
+uint8_t *buffers_along(const struct request *q);       /* what travels along with its announcement; the caller frees it */
+void buffers_sum_along(const struct go_list *l);       /* rank 0: the results of such a list */
 void buffers_finish(struct engine *g); /* the collective is done (of one member: was nothing to do) */
 
 /* execute.c */

@@ -98,7 +98,7 @@ static void start(struct engine *g)
                                     .rank = go_list_place(&run->list, p->rank), .size = run->list.member_count,
                                     .members = run->list.members, .factor = 1.0, .divisor = 1.0 };
     free(w);
-    if (!shm_op_moves_data(s->op)) { /* it took effect when its list came; all have been told to go */
+    if (!shm_op_moves_data(s->op) || run->list.along) { /* it took effect when its list came, or brings its results */
         finish(g);
         return;
     }

@@ -140,7 +140,15 @@ const char *signature_text(const struct signature *s, char ret_text[SIGNATURE_TE
 void announcement_release(struct announcement *a)
 {
     free(a->splits);
+    free(a->along);
     a->splits = NULL;
+    a->along = NULL;
+}
+
+bool negotiation_takes_along(const struct signature *s, int32_t set_size)
+{
+    return s->op == SHM_OP_ALLREDUCE && s->redop != SHM_ADASUM && s->count > 0 && set_size > 1 &&
+           s->count <= NEGOTIATE_ALONG_BYTES / shm_dtype_size(s->dtype) / ((uint64_t)set_size - 1);
 }
 
 /* ---- rank 0 ---- */
@@ -156,6 +164,8 @@ struct tensor {
     struct signature other;
     uint64_t *counts;               /* all-gather, by place */
     uint64_t **splits;              /* all-to-all, by place */
+    uint8_t **along;                /* data that came along, by place */
+    int32_t along_count;
     uint8_t *seen;                  /* by place */
     int32_t places;
     int64_t since_ms;
@@ -195,6 +205,9 @@ static void tensor_free(struct tensor *t)
     for (int32_t i = 0; t->splits != NULL && i < t->places; i++)
         free(t->splits[i]);
     free(t->splits);
+    for (int32_t i = 0; t->along != NULL && i < t->places; i++)
+        free(t->along[i]);
+    free(t->along);
     free(t->counts);
     free(t->seen);
     free(t->text);
@@ -355,6 +368,12 @@ static void note_announcement(struct tensor *t, int32_t place, int32_t rank, str
         t->counts[place] = a->sig.count;
     if (t->splits != NULL && a->sig.op == SHM_OP_ALLTOALL)
         t->splits[place] = TAKE(a->splits);
+    if (a->along != NULL) {
+        if (t->along == NULL)
+            t->along = xcalloc((size_t)t->places, sizeof *t->along);
+        t->along[place] = TAKE(a->along);
+        t->along_count++;
+    }
 }
 
 int negotiation_announce(struct negotiation *n, int32_t rank, struct announcement *a, int64_t now_ms, struct error *e)
@@ -495,6 +514,12 @@ static void take_members(struct go_list *l, const struct negotiation *n, const s
 }
 
 /* Lists by place become lists by member. */
+/* Of all that take part? */
+static bool came_along(const struct tensor *t)
+{
+    return t->along_count > 0 && t->along_count == t->announced && t->announced > 1 && t->other_rank < 0 && t->status == SHM_OK;
+}
+
 static void add_entry(struct go_list *l, struct tensor *t)
 {
     struct go_entry *entry = &l->entries[l->count++];
@@ -502,18 +527,23 @@ static void add_entry(struct go_list *l, struct tensor *t)
 
     memcpy(entry->name, t->name, sizeof entry->name);
     entry->sig = t->sig;
-    for (int32_t i = 0; i < t->places && (t->counts != NULL || t->splits != NULL); i++) {
+    bool along = came_along(t);
+    for (int32_t i = 0; i < t->places && (t->counts != NULL || t->splits != NULL || along); i++) {
         if (!t->seen[i])
             continue;
         if (t->counts != NULL)
             t->counts[member] = t->counts[i];
         if (t->splits != NULL && member != i)
             t->splits[member] = TAKE(t->splits[i]);
+        if (along && member != i)
+            t->along[member] = TAKE(t->along[i]);
         member++;
     }
     entry->counts = TAKE(t->counts);
     if (t->other_rank < 0) /* else some rows are not there, and it goes nowhere */
         entry->matrix = TAKE(t->splits);
+    if (along)
+        entry->along = TAKE(t->along);
     l->last_rank = t->last_rank;
     tensor_free(t);
 }
@@ -523,10 +553,12 @@ static void fuse(struct negotiation *n, struct go_list *l, uint64_t bytes)
 {
     size_t capacity = 1;
 
+    uint64_t most = l->along ? NEGOTIATE_ALONG_LIST_BYTES : NEGOTIATE_FUSE_BYTES;
+
     for (struct tensor **at = &n->ready; *at != NULL && l->count < NEGOTIATE_FUSE_ENTRIES;) {
         struct tensor *t = *at;
-        if (!can_fuse(t) || t->set != l->set || !signature_can_fuse(&l->entries[0].sig, &t->sig) ||
-            bytes + tensor_bytes(t) > NEGOTIATE_FUSE_BYTES) {
+        if (!can_fuse(t) || came_along(t) != l->along || t->set != l->set || !signature_can_fuse(&l->entries[0].sig, &t->sig) ||
+            bytes + tensor_bytes(t) > most) {
             at = &t->next;
             continue;
         }
@@ -552,6 +584,7 @@ bool negotiation_next(struct negotiation *n, struct go_list *ret_list)
     *ret_list = (struct go_list){ .set = t->set, .entries = xcalloc(1, sizeof *ret_list->entries), .status = SHM_OK };
     take_members(ret_list, n, t);
     judge(n, t, ret_list);
+    ret_list->along = came_along(t);
     add_entry(ret_list, t);
     if (ret_list->status != SHM_OK)
         return true;
@@ -628,6 +661,10 @@ void go_list_release(struct go_list *l)
         for (int32_t m = 0; entry->matrix != NULL && m < l->member_count; m++)
             free(entry->matrix[m]);
         free(entry->matrix);
+        for (int32_t m = 0; entry->along != NULL && m < l->member_count; m++)
+            free(entry->along[m]);
+        free(entry->along);
+        free(entry->result);
         free(entry->counts);
     }
     free(l->entries);

@@ -15,19 +15,24 @@
  * all-gather and the splits of an all-to-all, is said every time.) The table is bounded; names beyond it travel in full. Lists
  * that go without a joined rank, which cannot see them, leave the cache alone.
  *
+ * The data of a small all-reduce travel *along*: each rank's with its announcement, the finished sum with the GO entry. So it takes
+ * two hops, and nothing is left to exchange. Whether they do follows from the signature (negotiation_takes_along).
+ *
  * Layout, little endian, no padding. Every count is checked against what is there.
  *
  *   ANNOUNCE  entries until the end of the payload:
  *               u8 1, u32 set, u8 op, u8 dtype, u8 redop, i32 root, u64 count, u64 row_elements, f64 prescale, f64 postscale,
  *               u64 hash of the shape, u8 length, text of the shape, u8 name length, name        (in full)
  *               u8 2, u32 set, u32 id, u64 count                                                 (cached)
- *               all-to-all, both forms: u16 ranks, u64 elements for each of the set
+ *               all-to-all, both forms (u8 + 128): u16 ranks, u64 elements for each of the set
+ *               data along, both forms (u8 + 64): u32 length, elements
  *   GO        u64 first sequence number, u32 chunk bytes, then lists until the end of the payload:
  *               u32 set, u16 entries, u16 rank that announced last, u16 ranks that take part (0: all of the set), i32 each,
  *               then each entry:
  *                 u8 1, u8 name length, name        or  u8 2, u32 id
  *                 all-gather (u8 + 128): u16 ranks that take part, u64 count of each
  *                 all-to-all (u8 + 128): u16 ranks that take part, u64 elements that the receiver of the frame gets from each
+ *                 data along (u8 + 64; all entries of the list or none): u32 length, elements of the result
  *             entries of one list are all-reduces that travel packed (fused); other operations stand alone.
  *   OP_ERROR  u32 set, u8 status (enum shm_status), u8 name length, name, u16 text length, text
  *   LEFT      u8: 1 = the rank's process has ended well, 0 = there is one again
@@ -47,6 +52,8 @@
 #define NEGOTIATE_FUSE_ENTRY_BYTES (512u << 10) /* all-reduces up to this size are fused ... */
 #define NEGOTIATE_FUSE_BYTES (4u << 20)    /* ... into lists of up to this */
 #define NEGOTIATE_FUSE_ENTRIES 512
+#define NEGOTIATE_ALONG_BYTES (32u << 10)  /* that rank 0 receives, and sends, for one all-reduce whose data travel along ... */
+#define NEGOTIATE_ALONG_LIST_BYTES (64u << 10) /* ... of those in one list, the results */
 
 /* What all ranks must agree on for a name. The count may differ in an all-gather and an all-to-all. The text of the shape is for
  * people: shapes are compared by their hash. */
@@ -66,6 +73,7 @@ struct announcement {
     struct signature sig;
     uint64_t *splits;       /* all-to-all: elements for each rank of the set; owned */
     int32_t split_count;
+    uint8_t *along;         /* data that travel along, prescaled; owned */
 };
 void announcement_release(struct announcement *a);
 
@@ -74,6 +82,9 @@ void announcement_release(struct announcement *a);
 const char *name_key(uint32_t set, const char *name, char ret_key[NEGOTIATE_KEY_MAX]);
 
 /* Fields that mean nothing for the operation are 0. */
+/* Do the data of this travel along, in a set of so many ranks? The same on all ranks. */
+bool negotiation_takes_along(const struct signature *s, int32_t set_size);
+
 struct signature signature_of(const struct shm_request *r, const uint64_t *splits /* checked; NULL: none */);
 bool signature_equal(const struct signature *a, const struct signature *b); /* but for a count that may differ */
 bool signature_count_is_free(const struct signature *s);
@@ -116,6 +127,8 @@ struct go_entry {
     char name[SHM_NAME_MAX];
     struct signature sig;      /* as this rank knows it; not on the wire */
     uint64_t *counts;          /* all-gather: elements of each rank that takes part; all-to-all: what this rank gets from each */
+    uint8_t **along;           /* on rank 0: by rank that takes part, the data that came along. Owned */
+    uint8_t *result;           /* the sum that goes along. Owned */
     uint64_t **matrix;         /* all-to-all, on rank 0: by rank that takes part, elements for each rank of the set. Owned */
 };
 struct go_list {
@@ -126,6 +139,7 @@ struct go_list {
     int32_t *places;           /* of the members in the set; owned */
     int32_t member_count, set_size;
     bool whole;                /* they are all of the set */
+    bool along;                /* each entry brings its result */
     struct go_entry *entries;
     size_t count;
     enum shm_status status;    /* not SHM_OK: the single entry ends with this and `text` on `members`, nothing is executed */

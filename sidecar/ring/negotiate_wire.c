@@ -7,7 +7,8 @@
 #include "sidecar/ring/namemap.h"
 #include "sidecar/ring/negotiate.h"
 
-enum { FORM_FULL = 1, FORM_CACHED = 2, FORM_COUNTS = 0x80 /* a list of numbers follows */ };
+enum { FORM_FULL = 1, FORM_CACHED = 2, FORM_ALONG = 0x40 /* data follow */, FORM_COUNTS = 0x80 /* a list of numbers follows */,
+       FORM_FLAGS = FORM_ALONG | FORM_COUNTS };
 
 /* ---- the cache ---- */
 
@@ -196,21 +197,50 @@ static const struct cached *take_cached(struct reader *r, const struct name_cach
     return c->by_id[id];
 }
 
+/* ---- data that travel along ---- */
+
+static void put_along(struct buf *b, const uint8_t *data, const struct signature *sig)
+{
+    size_t bytes = sig->count * shm_dtype_size(sig->dtype);
+
+    put(b, bytes, 4);
+    buf_add_bytes(b, data, bytes);
+}
+
+/* sig NULL: stepped over. NULL: there was nothing right. */
+static uint8_t *take_along(struct reader *r, const struct signature *sig, int32_t set_size)
+{
+    uint64_t bytes = take(r, 4);
+
+    if (r->bad || r->len - r->at < bytes ||
+        (sig != NULL && (!negotiation_takes_along(sig, set_size) || bytes != sig->count * shm_dtype_size(sig->dtype)))) {
+        r->bad = true;
+        return NULL;
+    }
+    uint8_t *data = NULL;
+    if (sig != NULL) {
+        data = xcalloc(bytes, 1);
+        memcpy(data, r->bytes + r->at, bytes);
+    }
+    r->at += bytes;
+    return data;
+}
+
 /* ---- announcements ---- */
 
 void announce_encode(struct buf *b, const struct name_cache *c, const struct announcement *a)
 {
     const struct signature *sig = &a->sig;
     const struct cached *known = namemap_get(&c->by_name, a->name);
-    unsigned counts = a->splits != NULL ? FORM_COUNTS : 0;
+    unsigned counts = a->splits != NULL ? FORM_COUNTS : 0, flags = counts | (a->along != NULL ? FORM_ALONG : 0u);
 
     if (known != NULL && signature_equal(&known->sig, sig)) {
-        put(b, FORM_CACHED | counts, 1);
+        put(b, FORM_CACHED | flags, 1);
         put(b, a->set, 4);
         put(b, known->id, 4);
         put(b, sig->count, 8);
     } else {
-        put(b, FORM_FULL | counts, 1);
+        put(b, FORM_FULL | flags, 1);
         put(b, a->set, 4);
         put(b, sig->op, 1);
         put(b, sig->dtype, 1);
@@ -225,6 +255,8 @@ void announce_encode(struct buf *b, const struct name_cache *c, const struct ann
     }
     if (counts != 0)
         put_counts(b, a->splits, a->split_count);
+    if (a->along != NULL)
+        put_along(b, a->along, sig);
 }
 
 static bool reduction_is_sound(const struct signature *s)
@@ -336,9 +368,9 @@ int announce_decode(const struct process_sets *sets, const uint8_t *bytes, size_
     a.set = (uint32_t)take(&r, 4);
     const struct process_set *set = r.bad ? NULL : process_sets_get(sets, a.set);
     a.set_is_known = set != NULL;
-    if ((form & ~(unsigned)FORM_COUNTS) == FORM_FULL)
+    if ((form & ~(unsigned)FORM_FLAGS) == FORM_FULL)
         take_full(&r, &a);
-    else if ((form & ~(unsigned)FORM_COUNTS) == FORM_CACHED)
+    else if ((form & ~(unsigned)FORM_FLAGS) == FORM_CACHED)
         take_known(&r, set, &a);
     else
         r.bad = true;
@@ -346,7 +378,10 @@ int announce_decode(const struct process_sets *sets, const uint8_t *bytes, size_
         take_splits(&r, set, &a);
     else if (a.sig.op == SHM_OP_ALLTOALL)
         r.bad = true;
-    if (r.bad || a.set >= SETS_MAX || (a.set_is_known && !signature_is_sound(&a.sig))) {
+    bool sound = !r.bad && a.set < SETS_MAX && (!a.set_is_known || signature_is_sound(&a.sig));
+    if (sound && (form & FORM_ALONG) != 0)
+        a.along = take_along(&r, a.set_is_known ? &a.sig : NULL, a.set_is_known ? set->count : 0);
+    if (r.bad || !sound) {
         announcement_release(&a);
         return error_set(e, ERROR_INVALID, "announcement at byte %zu of %zu cannot be right", *at, len);
     }
@@ -380,12 +415,13 @@ static void add_entry(struct buf *b, const struct process_set *set, int32_t rank
 {
     const struct cached *known = l->whole ? namemap_get(&set->cache->by_name, entry->name) : NULL;
     unsigned counts = entry->counts != NULL || entry->matrix != NULL ? FORM_COUNTS : 0;
+    unsigned flags = counts | (l->along ? FORM_ALONG : 0u);
 
     if (known != NULL) {
-        put(b, FORM_CACHED | counts, 1);
+        put(b, FORM_CACHED | flags, 1);
         put(b, known->id, 4);
     } else {
-        put(b, FORM_FULL | counts, 1);
+        put(b, FORM_FULL | flags, 1);
         put_name(b, entry->name);
     }
     if (entry->matrix != NULL) {
@@ -396,6 +432,8 @@ static void add_entry(struct buf *b, const struct process_set *set, int32_t rank
     } else if (counts != 0) {
         put_counts(b, entry->counts, l->member_count);
     }
+    if (l->along)
+        put_along(b, entry->result, &entry->sig);
 }
 
 void go_add(struct buf *b, const struct process_set *set, int32_t rank, const struct go_list *l)
@@ -436,11 +474,11 @@ static int take_entry(struct reader *r, const struct go_context *go, const struc
     unsigned form = (unsigned)take(r, 1);
     const struct cached *known = NULL;
 
-    if ((form & ~(unsigned)FORM_COUNTS) == FORM_CACHED) {
+    if ((form & ~(unsigned)FORM_FLAGS) == FORM_CACHED) {
         known = take_cached(r, set->cache);
         if (known != NULL)
             memcpy(entry->name, known->name, sizeof entry->name);
-    } else if ((form & ~(unsigned)FORM_COUNTS) == FORM_FULL) {
+    } else if ((form & ~(unsigned)FORM_FLAGS) == FORM_FULL) {
         take_name(r, entry->name);
     } else {
         r->bad = true;
@@ -456,6 +494,8 @@ static int take_entry(struct reader *r, const struct go_context *go, const struc
         r->bad = true;
     else if ((form & FORM_COUNTS) != 0 && (entry->counts = take_counts(r, l->member_count)) != NULL)
         check_counts(r, l, entry);
+    if (!r->bad && (form & FORM_ALONG) != 0)
+        entry->result = take_along(r, sig, set->count);
     return 0;
 }
 
@@ -499,6 +539,9 @@ static int take_list(struct reader *r, const struct go_context *go, struct go_li
         struct go_entry *entry = &l->entries[l->count];
         if (take_entry(r, go, set, l, entry, e) < 0)
             return -1;
+        l->along = l->entries[0].result != NULL;
+        if (l->along != (entry->result != NULL))
+            r->bad = true;
         if (count > 1 && (entry->sig.op != SHM_OP_ALLREDUCE || !signature_can_fuse(&l->entries[0].sig, &entry->sig)))
             r->bad = true;
     }

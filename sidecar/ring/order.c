@@ -68,6 +68,8 @@ void execute_announce(struct engine *g, struct request *q)
         a.splits = q->splits;
         a.split_count = (int32_t)q->r.splits;
     }
+    if (negotiation_takes_along(&q->sig, process_sets_get(p->sets, q->r.set)->count))
+        a.along = buffers_along(q);
     q->announced = true;
     if (p->rank == 0) {
         if (a.splits != NULL) { /* the negotiation takes them, the request keeps its own */
@@ -80,6 +82,7 @@ void execute_announce(struct engine *g, struct request *q)
         return;
     }
     announce_encode(&p->announcements, process_sets_get(p->sets, q->r.set)->cache, &a);
+    free(a.along);
     if (p->announcements.len > ANNOUNCE_FRAME_BYTES)
         send_announcements(p);
 }
@@ -215,6 +218,8 @@ static void issue_list(struct engine *g, struct go_list *l)
     struct process_set *set = process_sets_get(p->sets, l->set);
     struct error e = ERROR_INIT;
 
+    if (l->along)
+        buffers_sum_along(l);
     say_go(g, set, l, chunk_bytes);
     go_note(set, l);
     if (go_list_place(l, 0) < 0)
