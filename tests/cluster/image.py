@@ -21,7 +21,8 @@ def build(state: pathlib.Path, reference: str = IMAGE, user: int = 0) -> pathlib
     root = state / "busybox"
     shutil.rmtree(root, ignore_errors=True)
     (root / "bin").mkdir(parents=True)
-    (root / "tmp").mkdir(mode=0o777)
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
     shutil.copyfile(busybox, root / "bin" / "busybox")
     (root / "bin" / "busybox").chmod(0o755)
     for name in run([busybox, "--list"]).split():
