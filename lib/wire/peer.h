@@ -7,6 +7,7 @@
  *
  * Purposes: CONTROL — member to coordinator; payloads are JSON objects (sidecar/supervise). ENGINE — member to rank 0 of a
  * formed group: announcements and go-lists (sidecar/ring). DATA — ring neighbour to ring neighbour: tensor chunks.
+ * WATCH — rank to rank: beats (sidecar/ring/pulse.h).
  *
  * Every frame carries the fence (attempt << 32 | round). Lower than the receiver's own: answered by PEER_FENCED and closed.
  */
@@ -32,7 +33,7 @@
 #define FENCE_ATTEMPT(fence) ((uint32_t)((fence) >> 32))
 #define FENCE_ROUND(fence) ((uint32_t)(fence))
 
-enum peer_purpose { PEER_CONTROL = 1, PEER_ENGINE = 2, PEER_DATA = 3 };
+enum peer_purpose { PEER_CONTROL = 1, PEER_ENGINE = 2, PEER_DATA = 3, PEER_WATCH = 4 };
 
 enum peer_type {
     PEER_FENCED = 1,          /* either way, then close: your fence is old; payload u64: mine */
@@ -46,6 +47,12 @@ enum peer_type {
     PEER_LOST = 67,           /* either way: the group has ended; rank 0 passes it on to everyone, so all ranks say the same */
     /* DATA (raw elements) */
     PEER_CHUNK = 96,
+    /* WATCH */
+    PEER_PULSE = 128,         /* i64: the sender's wall clock, ns */
+    PEER_ECHO = 129,          /* rank 0's answer: i64 that, i64 its own */
+    PEER_PROBE = 130,         /* i32 rank: when did you hear it? */
+    PEER_VOUCH = 131,         /* i32 rank, i32 ms since then */
+    PEER_GOODBYE = 132,       /* {}: this sidecar ends */
 };
 
 struct peer_frame {

@@ -19,6 +19,8 @@
 #define DEFAULT_CONNECT_TIMEOUT_MS 30000
 #define DEFAULT_CHUNK_BYTES (128 << 10)
 #define CHUNK_BYTES_MIN 64
+#define DEFAULT_PEER_TIMEOUT_MS 1000
+#define PEER_TIMEOUT_MIN_MS 100
 #define DEFAULT_SPIN_US 100
 #define CROWDED_NS 60000          /* a core that was offered and came back later than this is wanted by others ... */
 #define CROWDED_FOR_NS 20000000   /* ... and is not looked around on for so long */
@@ -138,6 +140,7 @@ void engine_form(struct engine *g, const struct ring_plan *plan)
     call->g = g;
     call->plan = *plan;
     call->plan.members = members;
+    pulse_form(g->pulse, plan);
     loop_post(g->loop, call_form, call);
 }
 
@@ -153,8 +156,11 @@ static void call_accept(void *ctx)
 
 void engine_accept(struct engine *g, int fd, const struct peer_hello *hello)
 {
+    if (hello->purpose == PEER_WATCH) {
+        pulse_accept(g->pulse, fd, hello);
+        return;
+    }
     struct call_accept *call = xcalloc(1, sizeof *call);
-
     *call = (struct call_accept){ .g = g, .fd = fd, .hello = *hello };
     loop_post(g->loop, call_accept, call);
 }
@@ -212,6 +218,36 @@ static void call_left(void *ctx)
 void engine_left(struct engine *g)
 {
     loop_post(g->loop, call_left, g);
+}
+
+/* ---- what the pulse says ---- */
+
+static void call_missed(void *ctx)
+{
+    struct engine *g = ctx;
+
+    (void)pthread_mutex_lock(&g->lock);
+    __auto_type missed = g->missed;
+    (void)pthread_mutex_unlock(&g->lock);
+    if (g->group != NULL && g->group->fence == missed.fence)
+        group_lost(g, missed.rank, missed.why);
+}
+
+/* On the pulse's thread. The first loss ends the group: the others of its fence say nothing more. */
+static void on_missed(void *ctx, uint64_t fence, int32_t rank, const char *why)
+{
+    struct engine *g = ctx;
+
+    (void)pthread_mutex_lock(&g->lock);
+    bool first = g->missed.fence < fence;
+    if (first) {
+        g->missed.fence = fence;
+        g->missed.rank = rank;
+        (void)snprintf(g->missed.why, sizeof g->missed.why, "%s", why);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+    if (first)
+        loop_post(g->loop, call_missed, g);
 }
 
 /* ---- a client's memory ---- */
@@ -308,7 +344,7 @@ static bool on_idle(void *ctx)
 static int check_options(const struct engine_options *o, struct error *e)
 {
     if (o->arena_bytes < 0 || o->results_bytes < 0 || o->connect_timeout_ms < 0 || o->chunk_bytes < 0 ||
-        o->stall_warning_ms < 0 || o->stall_shutdown_ms < 0)
+        o->stall_warning_ms < 0 || o->stall_shutdown_ms < 0 || o->peer_timeout_ms < 0)
         return error_set(e, ERROR_INVALID, "engine options must not be negative");
     struct shm_header layout;
     if (shm_layout(&layout, 0, CLIENT_SQ_ENTRIES, CLIENT_CQ_ENTRIES, (uint64_t)o->arena_bytes, (uint64_t)o->results_bytes) == 0)
@@ -330,6 +366,10 @@ static void set_defaults(struct engine_options *o)
         o->connect_timeout_ms = DEFAULT_CONNECT_TIMEOUT_MS;
     if (o->chunk_bytes == 0)
         o->chunk_bytes = DEFAULT_CHUNK_BYTES;
+    if (o->peer_timeout_ms == 0)
+        o->peer_timeout_ms = DEFAULT_PEER_TIMEOUT_MS;
+    if (o->peer_timeout_ms < PEER_TIMEOUT_MIN_MS)
+        o->peer_timeout_ms = PEER_TIMEOUT_MIN_MS;
     if (o->spin_us == 0)
         o->spin_us = DEFAULT_SPIN_US;
     if (o->spin_us < 0)
@@ -338,6 +378,7 @@ static void set_defaults(struct engine_options *o)
 
 static void release(struct engine *g)
 {
+    pulse_free(g->pulse); /* it posts to the loop */
     loop_remove(g->notice_source);
     loop_timer_free(g->again);
     if (g->notice_fd >= 0)
@@ -391,7 +432,8 @@ int engine_new(struct loop *loop, const struct engine_options *options, const st
     if (g->notice_fd < 0)
         (void)error_errno(e, "create the ring engine's event descriptor");
     if (g->notice_fd < 0 || loop_add(loop, g->notice_fd, LOOP_READ, on_notice, g, &g->notice_source, e) < 0 ||
-        loop_new(&g->loop, e) < 0 || (g->again = loop_timer_new(g->loop, on_again, g)) == NULL || start_thread(g, e) < 0) {
+        loop_new(&g->loop, e) < 0 || (g->again = loop_timer_new(g->loop, on_again, g)) == NULL ||
+        pulse_new(&g->identity, g->options.peer_timeout_ms, on_missed, g, &g->pulse, e) < 0 || start_thread(g, e) < 0) {
         release(g);
         return -1;
     }
@@ -415,6 +457,7 @@ void engine_free(struct engine *g)
 {
     if (g == NULL)
         return;
+    pulse_goodbye(g->pulse);
     loop_post(g->loop, call_shut_down, g);
     (void)pthread_join(g->thread, NULL);
     if (g->work != NULL)

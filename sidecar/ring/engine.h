@@ -60,6 +60,7 @@ struct engine_options {
     int32_t spin_us;                      /* how long to look for more before sleeping; 0: 100, negative: not at all */
     int64_t stall_warning_ms;             /* a collective that some ranks have sent and others not for so long: on_stall; 0: never */
     int64_t stall_shutdown_ms;            /* ... ends the group; 0: never */
+    int64_t peer_timeout_ms;              /* a rank that is silent is lost within it; 0: 1 s */
 };
 
 MUST_CHECK int engine_new(struct loop *loop, const struct engine_options *options, const struct engine_events *events,

@@ -21,6 +21,7 @@
 #include "sidecar/ring/mesh.h"
 #include "sidecar/ring/namemap.h"
 #include "sidecar/ring/negotiate.h"
+#include "sidecar/ring/pulse.h"
 #include "sidecar/ring/results.h"
 #include "sidecar/ring/stream.h"
 
@@ -71,7 +72,8 @@ struct request {
     struct request *next, **link;   /* engine.requests, in the order submitted */
 };
 
-enum group_state { GROUP_FORMING, GROUP_TESTING, GROUP_FORMED, GROUP_LOST };
+/* ASKING: it has ended, and rank 0 is about to say in which words. */
+enum group_state { GROUP_FORMING, GROUP_TESTING, GROUP_FORMED, GROUP_ASKING, GROUP_LOST };
 
 struct group {
     struct engine *engine;
@@ -82,6 +84,9 @@ struct group {
     const char **names;             /* members[i].member */
     int64_t began_ms;
     struct loop_timer *deadline;
+    struct loop_timer *ruling;      /* ASKING: until when rank 0 is waited for */
+    int32_t lost_rank;              /* ASKING: what this rank itself has seen */
+    char lost_text[SHM_TEXT_MAX];
 
     struct link *dial_root;
     struct mesh *mesh;
@@ -134,10 +139,13 @@ struct engine {
     uint64_t next_client;           /* main */
     pthread_t thread;
 
-    pthread_mutex_t lock;           /* guards the next three lines */
+    pthread_mutex_t lock;           /* guards the next four lines */
     struct notice *notices, **notices_end;
     struct engine_stats stats;
     double busbw_bytes, busbw_seconds;
+    struct { uint64_t fence; int32_t rank; char why[SHM_TEXT_MAX]; } missed; /* what the pulse says; the first of a fence */
+
+    struct pulse *pulse;
 
     struct loop *loop;              /* the engine's */
     struct client *clients;

@@ -1,4 +1,5 @@
 /* Connections to the other ranks: forming a group, and losing it. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sidecar/ring/engine_private.h"
+
+#define RULING_MS 60 /* rank 0 hears of a loss within a round trip, or is gone itself */
 
 static int32_t rank_of(const struct group *p, const char *member)
 {
@@ -59,7 +62,19 @@ static void spread(struct group *p, int32_t rank, const char *text)
  * that is lost. */
 bool group_is_alive(const struct engine *g)
 {
-    return g->group != NULL && g->group->state != GROUP_LOST;
+    return g->group != NULL && g->group->state < GROUP_ASKING;
+}
+
+/* Nothing goes on in it from here on. */
+static void stop(struct engine *g)
+{
+    struct group *p = g->group;
+
+    loop_timer_cancel(p->deadline);
+    link_cancel(TAKE(p->dial_root));
+    mesh_stop(p->mesh);
+    execute_drop(g);
+    pulse_rest(g->pulse, p->fence);
 }
 
 void group_lost_as(struct engine *g, int32_t rank, const char *text)
@@ -68,28 +83,70 @@ void group_lost_as(struct engine *g, int32_t rank, const char *text)
 
     if (p == NULL || p->state == GROUP_LOST)
         return;
+    bool asked = p->state == GROUP_ASKING;
     p->state = GROUP_LOST;
-    loop_timer_cancel(p->deadline);
-    link_cancel(TAKE(p->dial_root));
-    mesh_stop(p->mesh);
-    execute_drop(g);
-    spread(p, rank, text);
+    loop_timer_cancel(p->ruling);
+    stop(g);
+    if (!asked)
+        spread(p, rank, text);
     end_clients(g, p->fence, text);
     log_warn("ring lost", KVI("round", FENCE_ROUND(p->fence)), KVI("rank", rank), KV("error", text));
     notify_lost(g, p->fence, rank, text);
+}
+
+/* The same end of a connection looks different to those who read and those who write. */
+static const char *in_words(const char *why)
+{
+    return strcmp(why, strerror(ECONNRESET)) == 0 || strcmp(why, strerror(EPIPE)) == 0 ? "connection closed" : why;
+}
+
+/* Several ranks notice a loss, each in its own way. What rank 0 makes of it is what all say, so it is told first and waited for. */
+static void ask_root(struct engine *g, int32_t rank, const char *text)
+{
+    struct group *p = g->group;
+
+    p->state = GROUP_ASKING;
+    p->lost_rank = rank;
+    (void)snprintf(p->lost_text, sizeof p->lost_text, "%s", text);
+    stop(g);
+    spread(p, rank, text);
+    loop_timer_at(p->ruling, clock_mono_ms() + RULING_MS);
+}
+
+static void on_no_ruling(void *ctx)
+{
+    struct engine *g = ctx;
+
+    group_lost_as(g, g->group->lost_rank, g->group->lost_text);
+}
+
+static void take_ruling(struct engine *g, const struct peer_frame *frame, const uint8_t *payload)
+{
+    struct error ignored = ERROR_INIT;
+    char text[SHM_TEXT_MAX];
+    int32_t rank;
+
+    if (frame->type == PEER_LOST && lost_decode(payload, frame->length, g->group->size, &rank, text, &ignored) == 0)
+        group_lost_as(g, rank, text);
 }
 
 void group_lost(struct engine *g, int32_t rank, const char *why)
 {
     char text[SHM_TEXT_MAX];
 
-    if (g->group == NULL || g->group->state == GROUP_LOST)
+    if (!group_is_alive(g)) {
+        if (g->group != NULL && g->group->state == GROUP_ASKING && rank <= 0)
+            on_no_ruling(g); /* it cannot come any more */
         return;
+    }
     if (rank >= 0)
-        (void)snprintf(text, sizeof text, "peer lost: rank %d (%s): %s", rank, g->group->names[rank], why);
+        (void)snprintf(text, sizeof text, "peer lost: rank %d (%s): %s", rank, g->group->names[rank], in_words(why));
     else
         (void)snprintf(text, sizeof text, "%s", why);
-    group_lost_as(g, rank, text);
+    if (g->group->rank != 0 && rank > 0 && g->group->streams[0] != NULL)
+        ask_root(g, rank, text);
+    else
+        group_lost_as(g, rank, text);
 }
 
 void group_abort(struct engine *g, uint64_t fence, const char *text)
@@ -113,6 +170,7 @@ void group_free(struct engine *g)
     for (int32_t i = 0; i < p->size; i++)
         stream_free(p->streams[i]);
     loop_timer_free(p->deadline);
+    loop_timer_free(p->ruling);
     negotiation_free(p->negotiation);
     process_sets_free(p->sets);
     loop_timer_free(p->stalls);
@@ -203,7 +261,9 @@ static void on_stream(void *ctx, struct stream *s, const struct peer_frame *fram
             from = i;
     }
     if (frame != NULL) {
-        if (p->state != GROUP_LOST)
+        if (p->state == GROUP_ASKING)
+            take_ruling(g, frame, payload);
+        else if (p->state != GROUP_LOST)
             execute_frame(g, from, frame, payload);
         return;
     }
@@ -269,7 +329,7 @@ void group_accept(struct engine *g, int fd, const struct peer_hello *hello)
 {
     struct group *p = g->group;
 
-    if (p != NULL && p->state != GROUP_LOST && hello->fence == p->fence) { /* large rounds join some pairs when they need them */
+    if (group_is_alive(g) && hello->fence == p->fence) { /* large rounds join some pairs when they need them */
         place(g, fd, hello);
     } else if (hello->fence <= g->top_fence) {
         fence_off(g, fd, hello);
@@ -391,7 +451,8 @@ static struct group *group_new(struct engine *g, const struct ring_plan *plan)
         p->everyone[r] = (int32_t)r;
     }
     struct mesh_shape shape = { .self = &g->identity, .members = p->members, .fence = p->fence, .rank = p->rank, .size = p->size,
-                                .lanes = 1, .timeout_ms = g->options.connect_timeout_ms };
+                                .lanes = 1, .timeout_ms = g->options.connect_timeout_ms,
+                                .pulse = g->pulse };
     struct mesh_events events = { .on_ready = on_mesh_ready, .on_lost = on_mesh_lost, .ctx = g };
     p->mesh = mesh_new(g->loop, &shape, &events);
     p->streams = xcalloc(size, sizeof *p->streams);
@@ -399,6 +460,7 @@ static struct group *group_new(struct engine *g, const struct ring_plan *plan)
     if (p->rank == 0)
         p->negotiation = negotiation_new(p->size, p->names, p->sets);
     p->deadline = loop_timer_new(g->loop, on_deadline, g);
+    p->ruling = loop_timer_new(g->loop, on_no_ruling, g);
     return p;
 }
 

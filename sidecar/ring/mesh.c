@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "sidecar/ring/engine.h"
+#include "sidecar/ring/pulse.h"
 
 struct mesh {
     struct loop *loop;
@@ -249,5 +249,8 @@ ssize_t mesh_receive(struct mesh_lane *l, const struct iovec *parts, size_t coun
         l->readable = errno != EAGAIN;
         return 0;
     }
-    return n <= 0 ? failed(e, n) : n;
+    if (n <= 0)
+        return failed(e, n);
+    pulse_heard(l->mesh->shape.pulse, l->rank);
+    return n;
 }

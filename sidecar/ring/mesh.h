@@ -20,6 +20,7 @@
 
 struct mesh;
 struct ring_member; /* engine.h */
+struct pulse;
 
 struct mesh_lane {
     int fd;                    /* -1: not there yet */
@@ -43,6 +44,7 @@ struct mesh_shape {
     uint64_t fence;
     int32_t rank, size, lanes;
     int64_t timeout_ms;                /* for dialling */
+    struct pulse *pulse;               /* is told whose bytes come; may be NULL */
 };
 
 /* loop NULL: nothing is watched or dialled (tests that put connections in by hand). */
