@@ -22,8 +22,8 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 TEST_CFLAGS = $(ALL_CFLAGS) -Iclient/c/include -DTEST_DIR='"$(CURDIR)/tests"' -MMD -MP -MF $@.d -MT $@
 
-# A training process in C for whole jobs under a checker; it links what a user's program would load.
-$(BUILD)/tests/programs/trainer: tests/programs/trainer.c $(LIB_client) $(BUILD)/.flags | $(TOP)/.deps-apt
+# Training processes in C, for whole jobs under a checker and for fault runs; they link what a user's program would load.
+$(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer: $(BUILD)/tests/programs/%: tests/programs/%.c $(LIB_client) $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
 	$(call say,link,$@)
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
@@ -57,7 +57,7 @@ $(FUZZ_BIN): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(B
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
 
 .PHONY: unit-programs tsan-programs fuzz-programs test-programs
-test-programs: $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/checkpoint
+test-programs: $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/checkpoint
 unit-programs: $(UNIT_BIN)
 tsan-programs: $(TSAN_BIN)
 fuzz-programs: $(FUZZ_BIN)
@@ -124,6 +124,7 @@ test-cluster: $(TEST_DEPS) deps-cluster programs $(BUILD)/tests/cluster/kube_cli
 	$(PYTHON) -m pytest -q tests/cluster $(if $(T),-k "$(T)")
 
 MINUTES ?= 30
+FAULT_RUNS ?= 100
 # A crash at every single write, ten minutes of faults, the same suites with sanitizers, and a soak: about an hour.
 FAULT_SUITES := $(addprefix tests/cluster/,test_crash_points.py test_fault_proxy.py test_hostile_jobs.py test_operator_replicas.py)
 .PHONY: test-long-operator
@@ -134,6 +135,8 @@ test-long-operator: $(TEST_DEPS) all
 	$(PYTHON) tests/chaos/soak_operator.py $(MINUTES)
 
 test-long: $(TEST_DEPS) deps-cluster all test-long-operator ## what takes longer than `make test` may: MINUTES (30) of random chaos on the cluster and as many of a soak, every crash point, faults for long
+	$(MAKE) --no-print-directory programs test-programs
+	$(PYTHON) tests/chaos/ring_faults.py --runs $(FAULT_RUNS)
 	$(PYTHON) tests/chaos/chaos.py --minutes $(MINUTES)
 
 # ---- lint -------------------------------------------------------------------------------------------------------------

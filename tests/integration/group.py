@@ -91,6 +91,7 @@ class Group:
         self.env = dict(env or os.environ)
         self.peer_timeout = peer_timeout
         self.wrap = list(wrap)
+        self.wraps = {}  # member: what stands in front of its sidecar in place of that
         self.dir = pathlib.Path("/tmp") / f"rm-group-{uuid.uuid4().hex[:10]}"
         self.dir.mkdir()
         self.key_file = self.dir / "key"
@@ -132,7 +133,7 @@ class Group:
     def start_sidecar(self, member):
         env = self.member_env(member)
         with open(self.dir / member / "sidecar.log", "ab") as log:
-            process = subprocess.Popen([*self.wrap, self.sidecar_path], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen([*self.wraps.get(member, self.wrap), self.sidecar_path], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.sidecars[member] = process
         return process
 
