@@ -10,6 +10,7 @@
 #include "base/text.h"
 
 #define MESSAGE_MAX 1023 /* of pod_view.message */
+#define LAST_WORD_MAX 12288 /* of all termination messages of a pod */
 #define LAST_APPLIED "kubectl.kubernetes.io/last-applied-configuration"
 
 static int64_t read_time(const cJSON *tree, const char *path)
@@ -88,11 +89,11 @@ static const char *main_container(const cJSON *pod)
     return named != NULL ? named : json_text(first, "name", "");
 }
 
-static const cJSON *status_of(const cJSON *pod, const char *container)
+static const cJSON *status_of(const cJSON *pod, const char *list, const char *container)
 {
     const cJSON *item;
 
-    cJSON_ArrayForEach(item, json_at(pod, "status.containerStatuses")) {
+    cJSON_ArrayForEach(item, json_at(pod, list)) {
         if (strcmp(json_text(item, "name", ""), container) == 0)
             return item;
     }
@@ -165,11 +166,25 @@ static bool all_ended(const cJSON *pod)
     return ended > 0 && ended >= cJSON_GetArraySize(json_at(pod, "spec.containers"));
 }
 
+/* A native sidecar stands among the init containers. */
+static void read_sidecar(const cJSON *pod, struct pod_entry *p)
+{
+    const cJSON *status = status_of(pod, "status.initContainerStatuses", POD_SIDECAR_CONTAINER);
+
+    if (status == NULL)
+        status = status_of(pod, "status.containerStatuses", POD_SIDECAR_CONTAINER);
+    p->sidecar_runs = json_at(status, "state.running") != NULL && p->phase == POD_RUNNING;
+    const char *word = json_text(status, "state.terminated.message", "");
+    if (word[0] == '{' && strlen(word) <= LAST_WORD_MAX)
+        p->last_word = xstrdup(word);
+}
+
 static void read_containers(const cJSON *pod, struct pod_entry *p)
 {
-    const cJSON *main_status = status_of(pod, main_container(pod)), *terminated = json_at(main_status, "state.terminated");
+    const cJSON *main_status = status_of(pod, "status.containerStatuses", main_container(pod)), *terminated = json_at(main_status, "state.terminated");
 
     p->all_ended = all_ended(pod);
+    read_sidecar(pod, p);
     p->started_ms = read_time(main_status, "state.running.startedAt");
     if (terminated != NULL) {
         p->started_ms = read_time(terminated, "startedAt");
@@ -263,6 +278,7 @@ void pod_entry_release(void *ctx, void *entry)
     free(p->node);
     free(p->reason);
     free(p->message);
+    free(p->last_word);
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------------ */

@@ -19,11 +19,13 @@ struct pod_entry {
     uint8_t phase;              /* enum pod_phase, as the kubelet says */
     bool scheduled, ready, deleting, disrupted, tainted;
     int8_t gate_index;          /* of our scheduling gate among the pod's gates; -1 = none */
+    bool sidecar_runs;
     bool all_ended;             /* every container has, though the kubelet may not have said so of the pod yet */
     bool has_exit;              /* of the main container */
     int32_t index, attempt, exit_code, signal;
     int64_t created_ms, started_ms, finished_ms, gone_by_ms; /* gone_by: when the pod was to be gone at the latest; 0 = not deleting */
     char *node, *reason, *message;
+    char *last_word;            /* of a coordinator that has ended (report_last_word) */
 };
 
 extern const char *const POD_ENTRY_DROPS[]; /* what the projection does not read (kube/strip.h); so JOB_ENTRY_DROPS */

@@ -36,6 +36,7 @@ void observe_pod(const struct pod_entry *pod, bool node_lost, bool job_is_over, 
                             .phase = (enum pod_phase)pod->phase, .scheduled = pod->scheduled, .ready = pod->ready, .gated = pod->gate_index >= 0 && !pod->scheduled,
                             .deleting = pod->deleting, .node_lost = node_lost || overdue, .created_ms = pod->created_ms,
                             .started_ms = pod->started_ms, .finished_ms = pod->finished_ms };
+    v->speaks = pod->sidecar_runs && !v->node_lost;
     take_end(pod, job_is_over, v);
     (void)snprintf(v->reason, sizeof v->reason, "%s", pod->reason != NULL ? pod->reason : "");
     (void)snprintf(v->message, sizeof v->message, "%s", pod->message != NULL ? pod->message : "");
@@ -77,6 +78,24 @@ static bool has_services(const struct observe_input *in)
     size_t wanted = 1 + (in->job->spec.network.service_per_pod ? (size_t)job_replicas(in->job) : 0);
 
     return in->now_mono_ms < in->state->service_until_ms || kube_cache_count_of(in->services, in->job->uid) >= wanted;
+}
+
+/* A coordinator that ended unheard has left its last word in its pod. */
+static void take_last_word(const struct observe_input *in, const struct pod_entry *pod)
+{
+    struct error e = ERROR_INIT;
+    struct coordinator_report r;
+
+    if (pod->last_word == NULL || job_rank(in->job, (enum job_role)pod->role, pod->index) != 0 ||
+        report_decode(pod->last_word, strlen(pod->last_word), &r, &e) < 0)
+        return; /* cut by the kubelet, or whatever the container of a stranger's image says */
+    if (strcmp(r.job_uid, in->job->uid) != 0 || r.attempt != pod->attempt || !report_is_ahead(&r, in->state->report)) {
+        report_release(&r);
+        return;
+    }
+    struct coordinator_report *report = xcalloc(1, sizeof *report);
+    *report = r;
+    state_take_report(in->state, report);
 }
 
 static void observe_children(const struct observe_input *in, struct observed *seen)
@@ -121,6 +140,8 @@ void observe_job(const struct observe_input *in, struct observed *seen)
     for (const struct pod_entry *p = kube_cache_first_of(in->pods, in->job->uid, &at); p != NULL && count < most; p = kube_cache_next(&at)) {
         observe_pod(p, node_is_lost(in->nodes, p->node), in->job_is_over, in->now_wall_ms, &pods[count]);
         pods[count].deleting |= state_own_find(s, p->uid, true) != NULL;
+        pods[count].speaks &= in->listens_from_ms > 0;
+        take_last_word(in, p);
         count++;
     }
     count = add_own_pods(s, pods, count);
@@ -132,6 +153,7 @@ void observe_job(const struct observe_input *in, struct observed *seen)
     seen->has_service = has_services(in);
     seen->has_secret = !pod_has_sidecar(in->job) || s->secret_known;
     seen->node_count = in->node_count;
+    seen->listens_from_ms = in->listens_from_ms;
     observe_children(in, seen);
     observe_gang(in, &seen->gang);
     (void)snprintf(seen->create_error, sizeof seen->create_error, "%s", s->create_error);

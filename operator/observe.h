@@ -18,8 +18,9 @@ struct observe_input {
     int32_t node_count;                               /* that take pods; 0 = unknown */
     const struct gang_view *gang;                     /* what the cluster has; NULL: not looked */
     const struct kube_cache *groups;                  /* of the job's gang scheduler; NULL: none */
-    struct job_state *state;                          /* own pods that the cache has seen are forgotten */
+    struct job_state *state;                          /* own pods that the cache has seen are forgotten; a last word that says more becomes the report */
     int64_t now_wall_ms, now_mono_ms;
+    int64_t listens_from_ms;                          /* wall clock: since when coordinators can connect here; 0: they cannot */
 };
 
 /* Fills *ret_seen; its pods are owned by the caller (observe_release). */

@@ -253,6 +253,13 @@ static const struct kube_cache *groups_of(const struct work *w)
     return g != NULL && w->scope->groups[g - GROUPS] != NULL ? kube_informer_cache(w->scope->groups[g - GROUPS]) : NULL;
 }
 
+static bool has_channel(const struct controller *c)
+{
+    const char *url = c->def.options->control_url;
+
+    return c->say != NULL && url != NULL && url[0] != '\0';
+}
+
 static void look(struct work *w)
 {
     struct controller *c = w->c;
@@ -260,7 +267,8 @@ static void look(struct work *w)
     struct observe_input in = { .job = w->job, .job_is_over = phase_is_final(w->status->phase),
                                 .pods = kube_informer_cache(w->scope->pods), .services = kube_informer_cache(w->scope->services),
                                 .nodes = c->nodes != NULL ? kube_informer_cache(c->nodes) : NULL, .node_count = c->node_count,
-                                .gang = &c->gang, .groups = groups_of(w), .state = w->state, .now_wall_ms = wall_ms, .now_mono_ms = now_ms };
+                                .gang = &c->gang, .groups = groups_of(w), .state = w->state, .now_wall_ms = wall_ms, .now_mono_ms = now_ms,
+                                .listens_from_ms = has_channel(c) ? c->leading_from_ms : 0 };
 
     drop_plan(w);
     if (w->state->secret_attempt != w->status->attempt) {

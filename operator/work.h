@@ -46,6 +46,7 @@ struct controller {
     controller_say_fn *say; void *say_ctx; /* NULL: there is no channel */
     uint64_t authority_generation; /* counts the authorities that this process has seen */
     bool synced, leading;
+    int64_t leading_from_ms;     /* wall clock */
 };
 
 /* What a plan asks for, a row a request. */

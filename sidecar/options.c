@@ -63,6 +63,8 @@ static const struct opt_def OPTIONS[] = {
       .help = "where the coordinator reports" },
     { .flag = "control-ca", .env = "RINGMASTER_CONTROL_CA", TEXT(control_ca), .value = "FILE",
       .help = "with wss: certificate of the authority that the operator's is checked against" },
+    { .flag = "last-word", .env = "RINGMASTER_LAST_WORD", TEXT(last_word), .value = "FILE",
+      .help = "the coordinator keeps here what it would report last, for whoever drives the job and could not hear it" },
     { .flag = "socket-access", .env = "RINGMASTER_SOCKET_ACCESS", .def = "user", .type = OPT_ENUM, .at = OPT_AT(struct options, socket_access, int),
       .names = ACCESSES, .value = "WHO", .help = "who may use the socket in the shared directory: user (this one and root), or pod (all that "
       "see the directory; for one that only the containers of a pod mount)" },
@@ -220,6 +222,8 @@ int options_check(struct options *o, struct error *e)
         o->control = NULL;
     if (o->control_ca != NULL && o->control_ca[0] == '\0')
         o->control_ca = NULL;
+    if (o->last_word != NULL && o->last_word[0] == '\0')
+        o->last_word = NULL;
     return 0;
 }
 

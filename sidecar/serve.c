@@ -179,6 +179,7 @@ static int make_hub(struct server *s, struct error *e)
         .policy = o->policy_job, .job = o->job, .job_uid = o->job_uid, .attempt = (int32_t)o->attempt,
         .members = (const char *const *)o->names, .count = o->name_count, .counters = &o->restart_counters,
         .peer_timeout_ms = o->peer_timeout_ms, .control = { .address = o->control, .token = token, .authority_file = o->control_ca },
+        .last_word = o->last_word,
     };
 
     if (o->rank != 0)

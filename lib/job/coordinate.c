@@ -147,10 +147,12 @@ void coordinate_view(const struct training_job *job, const struct coordinator_re
     v->rounds = report->rounds;
     v->round_count = report->round_count;
     v->group_formed = report->formed;
+    v->over = report->over;
     for (size_t i = 0; i < report->member_count; i++) {
         const struct member_report *m = &report->members[i];
         v->members_ready += m->state == PROCESS_RUNNING || m->state == PROCESS_DONE;
         v->clients += m->rank >= 0 && m->state == PROCESS_RUNNING && m->attached;
+        v->over |= m->rank == 0 && m->state == PROCESS_DONE && !job_restarts_as_group(job);
     }
     take_progress(report, now_wall_ms, &v->latest);
     take_ring(job, report, &v->latest);

@@ -429,6 +429,8 @@ static void put_cluster(struct scope *s)
     put(s, "RINGMASTER_SOCKET_ACCESS", "pod"); /* the shared directory is an emptyDir */
     if (pod_sidecar_is_container(s->job, s->context))
         put(s, "RINGMASTER_LEAVE_WITH_LAUNCHER", "true");
+    if (s->rank == 0)
+        put(s, "RINGMASTER_LAST_WORD", "/dev/termination-log"); /* the pod keeps it when the container has ended */
     /* The kubelet kills what has not ended by then: less would give up what can still be committed. */
     putf(s, "RINGMASTER_GRACE", "%llds", (long long)(grace_s < GRACE_MOST_S ? grace_s : GRACE_MOST_S));
 }

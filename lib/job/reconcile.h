@@ -27,6 +27,7 @@ struct pod_view {
     enum job_role role; int32_t index, attempt;
     enum pod_phase phase;
     bool scheduled, ready, deleting, node_lost;
+    bool speaks;                               /* its sidecar runs: what it has to tell may still come */
     bool gated;                                /* our scheduling gate still holds it back */
     bool has_exit; int32_t exit_code, signal;  /* of the main container */
     char reason[64], message[1024];            /* "OOMKilled", "ImagePullBackOff", ...; log tail or system message */
@@ -46,6 +47,7 @@ struct coordinator_view {
     int32_t members_ready;             /* processes that run */
     int32_t clients;                   /* ranks whose process has the client library attached: they can be asked to save */
     bool group_formed;                 /* ring formed, self-test right, processes started */
+    bool over;                         /* it has told the end of those whose end is the job's, and so everything before that */
     /* Newest values of status's sections of the same name. */
     struct job_status latest;          /* only progress, checkpoint and ring are read */
 };
@@ -63,6 +65,7 @@ struct observed {
     char pod_refused[512];             /* what the API server found wrong with the pod it was shown: it will never take it; "" = nothing */
     struct gang_view gang;
     char create_error[512];            /* what the last refused creation of a pod said ("exceeded quota: ..."); "" = none */
+    int64_t listens_from_ms;           /* since when coordinators can be heard here; 0 = always, or there is no channel */
     int32_t node_count;                /* nodes that could take a pod, for avoidNodes.maxPercent; 0 = unknown */
 };
 

@@ -336,6 +336,8 @@ bool handle_failures(struct pass *p)
     size_t count = 0;
     auto_free struct ranked *list = find_candidates(p, &count);
 
+    if (count > 0 && coordinator_is_due(p))
+        return true;
     for (size_t i = 0; i < count; i++) {
         if (decide(p, &list[i].c))
             return true;

@@ -79,6 +79,9 @@ void create_pods(struct pass *p);
 
 /* reconcile_report.c */
 void fold_coordinator(struct pass *p);
+/* What the coordinator has counted may not have been heard yet, and soon will be: the decision waits. */
+bool end_is_untold(struct pass *p);                                     /* before success */
+bool coordinator_is_due(struct pass *p);                                /* before what follows from a failure */
 void describe_state(struct pass *p);                                    /* phase and conditions of a job that goes on */
 bool pod_is_recorded(const struct job_status *status, const struct pod_view *pod); /* its failure was decided about */
 

@@ -11,6 +11,10 @@
 /* How long pods may run before a coordinator that says nothing is taken for one that cannot reach us. */
 enum { SILENT_COORDINATOR_MS = 60000 };
 
+/* How long a decision waits for a coordinator that is there and was not heard: after a change of the leader it connects again
+ * within seconds, and when its pod is over the pod has its last word. */
+enum { HEARD_WITHIN_MS = 10000 };
+
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
 static int32_t larger(int32_t a, int32_t b)
@@ -146,6 +150,48 @@ void fold_coordinator(struct pass *p)
     take_progress(p->status, &c->latest);
     take_checkpoint(p->status, &c->latest);
     take_ring(p->status, &c->latest);
+}
+
+/* ---- not heard yet ----------------------------------------------------------------------------------------------- */
+
+static const struct pod_view *coordinators_pod(const struct pass *p)
+{
+    for (int32_t i = 0; i < p->census.slot_count; i++) {
+        const struct slot *s = &p->census.slots[i];
+        if (job_rank(p->job, s->role, s->index) == 0)
+            return s->pod;
+    }
+    return NULL;
+}
+
+static bool is_waited_for(struct pass *p, int64_t from_ms)
+{
+    const struct pod_view *pod = coordinators_pod(p);
+    int64_t until_ms = from_ms + HEARD_WITHIN_MS;
+
+    if (pod == NULL || !pod->speaks || p->now_ms >= until_ms)
+        return false;
+    plan_requeue(p->plan, until_ms);
+    return true;
+}
+
+bool end_is_untold(struct pass *p)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+    const struct pod_view *pod = coordinators_pod(p);
+
+    if (c->known && c->attempt == p->status->attempt && c->over)
+        return false;
+    return pod != NULL && is_waited_for(p, pod->finished_ms);
+}
+
+bool coordinator_is_due(struct pass *p)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+
+    if (p->seen->listens_from_ms == 0 || (c->known && c->attempt == p->status->attempt))
+        return false;
+    return is_waited_for(p, p->seen->listens_from_ms);
 }
 
 /* ---- what is wrong right now ------------------------------------------------------------------------------------- */

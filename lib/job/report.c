@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "job/counters.h"
 
-enum { REPORT_MAX_BYTES = 4 << 20, REPORT_MAX_ROUNDS = 4096, ROUNDS_SENT = 64 };
+enum { REPORT_MAX_BYTES = 4 << 20, REPORT_MAX_ROUNDS = 4096, ROUNDS_SENT = 64, LAST_WORD_MESSAGE = 120 };
 
 static const char *const STATES[] = {
     [PROCESS_WAITING] = "Waiting",   [PROCESS_STARTING] = "Starting", [PROCESS_RUNNING] = "Running",
@@ -107,6 +107,8 @@ char *report_encode(const struct coordinator_report *r)
     json_put_int(o, "checkpoint_ms", r->checkpoint_ms);
     json_put_text(o, "checkpoint_uri", r->checkpoint_uri);
     json_put_int(o, "resume_step", r->resume_step);
+    if (r->over)
+        json_put_bool(o, "over", true);
     if (r->gave_up) {
         json_put_bool(o, "gave_up", true);
         json_put_text(o, "give_up_reason", r->give_up_reason);
@@ -114,6 +116,48 @@ char *report_encode(const struct coordinator_report *r)
     }
     json_put_int(o, "sent_ms", r->sent_ms);
     return json_print(o, false);
+}
+
+/* ---- the last word ----------------------------------------------------------------------------------------------- */
+
+static void cut_message(char *text)
+{
+    size_t len = strnlen(text, LAST_WORD_MESSAGE);
+
+    while (len > 0 && ((unsigned char)text[len] & 0xc0) == 0x80)
+        len--; /* whole characters */
+    text[len] = '\0';
+}
+
+char *report_last_word(const struct coordinator_report *r)
+{
+    struct coordinator_report brief = *r;
+
+    if (r->round_count == 0 && !r->gave_up)
+        return NULL;
+    auto_free struct round_view *rounds = xcalloc(r->round_count + 1, sizeof *rounds);
+    memcpy(rounds, r->rounds, r->round_count * sizeof *rounds);
+    for (size_t i = 0; i < r->round_count; i++)
+        cut_message(rounds[i].cause.message);
+    cut_message(brief.give_up_message);
+    brief.members = NULL;
+    brief.member_count = 0;
+    brief.formed = false; /* of the ring as it was the members would tell */
+    for (brief.rounds = rounds;; brief.rounds++, brief.round_count--) {
+        char *text = report_encode(&brief);
+        if (brief.round_count <= 1 || strlen(text) <= REPORT_LAST_WORD_BYTES)
+            return text;
+        free(text);
+    }
+}
+
+bool report_is_ahead(const struct coordinator_report *a, const struct coordinator_report *b)
+{
+    if (b == NULL || a->attempt != b->attempt)
+        return b == NULL || a->attempt > b->attempt;
+    if (a->counters.restarts != b->counters.restarts)
+        return a->counters.restarts > b->counters.restarts;
+    return a->round != b->round ? a->round > b->round : a->gave_up && !b->gave_up;
 }
 
 /* ---- decode ------------------------------------------------------------------------------------------------------ */
@@ -270,6 +314,7 @@ static void read_state(struct reader *r, const cJSON *o, struct coordinator_repo
     report->checkpoint_ms = read_int(r, o, "checkpoint_ms", 0, 0, INT64_MAX - 1);
     read_name(r, o, "checkpoint_uri", report->checkpoint_uri, sizeof report->checkpoint_uri);
     report->resume_step = read_int(r, o, "resume_step", -1, -1, INT64_MAX - 1);
+    report->over = read_bool(r, o, "over");
     report->gave_up = read_bool(r, o, "gave_up");
     read_name(r, o, "give_up_reason", report->give_up_reason, sizeof report->give_up_reason);
     read_words(r, o, "give_up_message", report->give_up_message, sizeof report->give_up_message);

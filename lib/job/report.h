@@ -41,6 +41,7 @@ struct coordinator_report {
     struct member_report *members; size_t member_count;
     int64_t checkpoint_step, checkpoint_ms; char checkpoint_uri[512]; /* committed; step -1 = none */
     int64_t resume_step;                                              /* of this round; -1 = from scratch */
+    bool over;                    /* every rank is done and released: no round will end any more */
     bool gave_up; char give_up_reason[64]; char give_up_message[256];
     int64_t sent_ms;
 };
@@ -48,6 +49,14 @@ struct coordinator_report {
 char *report_encode(const struct coordinator_report *r);
 MUST_CHECK int report_decode(const char *text, size_t len, struct coordinator_report *ret_report, struct error *e);
 void report_release(struct coordinator_report *r);
+
+/* What a coordinator leaves behind in its container's termination message, for an operator that could not hear it: rounds and
+ * counters, without members, in about REPORT_LAST_WORD_BYTES (a kubelet gives the containers of a pod 12 KiB together); of more
+ * rounds the newest, whose counters say how many there were. report_decode reads it. NULL: nothing has happened. Owned. */
+#define REPORT_LAST_WORD_BYTES 2000
+char *report_last_word(const struct coordinator_report *r);
+/* `a` tells of something that `b` (may be NULL) does not know. */
+bool report_is_ahead(const struct coordinator_report *a, const struct coordinator_report *b);
 
 enum report_command { COMMAND_STOP, COMMAND_CHECKPOINT };
 char *report_command_encode(enum report_command command, int64_t grace_ms);

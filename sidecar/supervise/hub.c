@@ -1,5 +1,6 @@
 #include "sidecar/supervise/hub.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ struct hub {
     struct guest *guests; /* by member */
     int64_t peer_timeout_ms;
     struct control *control; /* NULL: nobody wants reports */
+    const char *last_word;   /* NULL: nobody reads it */
     struct loop_timer *tick, *deadline, *report;
     int64_t ticked_ms, reported_ms;
 };
@@ -62,6 +64,31 @@ static void report_soon(struct hub *h, bool urgent)
         at = now;
     if (urgent || !loop_timer_armed(h->report))
         loop_timer_at(h->report, at);
+}
+
+/* Written whenever it changes, and not at the end: a sidecar that is killed leaves it, too. The file is the kubelet's, mounted where
+ * it lies: it is written over and cannot be renamed. */
+static void leave_last_word(struct hub *h)
+{
+    struct coordinator_report r;
+    struct coordinator_now now = now_of();
+    struct error e = ERROR_INIT;
+
+    if (h->last_word == NULL)
+        return;
+    coordinator_report(&h->core, &now, &r);
+    auto_free char *text = report_last_word(&r);
+    report_release(&r);
+    if (text == NULL)
+        return;
+    int fd = open(h->last_word, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    ssize_t n = fd >= 0 ? write(fd, text, strlen(text)) : -1;
+    if (n != (ssize_t)strlen(text)) {
+        (void)error_errno(&e, "write %s", h->last_word);
+        log_warn_from("an operator that does not hear this coordinator will not know of its restarts", &e);
+    }
+    if (fd >= 0)
+        (void)close(fd);
 }
 
 static void on_command(void *ctx, enum report_command command, int64_t grace_ms)
@@ -238,6 +265,8 @@ static void feed(struct hub *h, const struct coordinator_event *event)
     coordinator_step(&h->core, event, &now, &outputs);
     log_failure(h, restarts);
     log_phase(h, before);
+    if (h->core.phase != before || h->core.history.counters.restarts != restarts)
+        leave_last_word(h);
     for (size_t i = 0; i < outputs.count; i++)
         carry_out(h, &outputs.items[i]);
     outputs_release(&outputs);
@@ -424,7 +453,8 @@ int hub_new(struct loop *l, const struct hub_options *options, struct member *me
 {
     struct hub *h = xcalloc(1, sizeof *h);
 
-    *h = (struct hub){ .loop = l, .member = member, .peer_timeout_ms = options->peer_timeout_ms };
+    *h = (struct hub){ .loop = l, .member = member, .peer_timeout_ms = options->peer_timeout_ms,
+                       .last_word = options->last_word };
     h->tick = loop_timer_new(l, tick, h);
     h->deadline = loop_timer_new(l, on_deadline, h);
     h->report = loop_timer_new(l, report, h);

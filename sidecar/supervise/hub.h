@@ -20,6 +20,7 @@ struct hub_options { /* texts are kept */
     const struct restart_counters *counters; /* at the beginning of this attempt */
     int64_t peer_timeout_ms;
     struct control_options control;          /* address NULL: nobody wants reports */
+    const char *last_word;                   /* file for what must not be lost when nobody could be told; NULL = none */
 };
 
 /* `member` is this sidecar's own; the hub takes over its member_set_hub. */

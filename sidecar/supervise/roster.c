@@ -122,7 +122,7 @@ void coordinator_report(const struct coordinator *c, const struct coordinator_no
         .self_test_ok = c->self_test_ok, .formed_ms = c->formed_wall_ms, .form_seconds = c->form_seconds,
         .counters = h->counters, .round_count = h->round_count, .member_count = (size_t)c->count,
         .checkpoint_step = c->committed_step, .checkpoint_ms = c->committed_wall_ms,
-        .resume_step = c->restore.found ? c->restore.step : -1, .gave_up = h->gave_up, .sent_ms = now->wall_ms,
+        .resume_step = c->restore.found ? c->restore.step : -1, .over = c->phase == COORDINATOR_OVER, .gave_up = h->gave_up, .sent_ms = now->wall_ms,
     };
 
     (void)snprintf(r.job_uid, sizeof r.job_uid, "%s", c->job_uid);

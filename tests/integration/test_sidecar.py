@@ -95,6 +95,30 @@ def test_a_killed_process_makes_all_start_again(make_group, wait_for, victim):
     assert all(process.poll() is None for process in group.launchers.values())
 
 
+@pytest.mark.parametrize("victim", ["worker-0", "chief-0"])
+def test_the_last_word_is_left_for_whoever_could_not_listen(make_group, wait_for, victim):
+    """However the coordinator's sidecar ends: the file, which a pod keeps, says what it has counted."""
+    group = make_group(three(["sh", "-c", 'echo "start $RINGMASTER_ROUND"; [ "$RINGMASTER_ROUND" = 3 ] || exec sleep 1000']))
+    word = group.dir / "last-word"
+    group.extra["chief-0"] = {"RINGMASTER_LAST_WORD": str(word)}
+    group.start()
+    before = wait_for(group.running, what="all running")
+    assert not word.exists(), "nothing has happened"
+    group.control.close()
+    os.kill(before[victim], signal.SIGKILL)
+    wait_for(lambda: all(len(starts(group, m)) == 2 for m in group.members), what="the second round")
+    left = wait_for(lambda: word.exists() and json.loads(word.read_text()), what="a last word")
+    assert [(r["role"], r["index"], r["exit_code"]) for r in left["rounds"]] == [(*victim.split("-")[:1], 0, 137)] and "members" in left and not left["members"]
+    group.sidecars["chief-0"].kill()
+    group.sidecars["chief-0"].wait()
+    word.unlink()  # a new container has a new file
+    group.start_sidecar("chief-0")
+    assert [p.wait(20) for p in group.launchers.values()] == [0, 0, 0]
+    left = json.loads(word.read_text())
+    assert [r["round"] for r in left["rounds"]] == [1, 2] and left["over"] is True
+    assert left["counters"]["restarts"] == 2 and left["counters"]["restarts_counted"] == 1 and left["rounds"][1]["reason"] == "SidecarLost"
+
+
 def test_a_permanent_code_ends_the_job_with_exactly_that_code(make_group, wait_for):
     group = make_group(three(worker_0=["sh", "-c", "sleep 0.3; exit 42"]), restart_policy="ExitCode").start()
     assert group.launchers["worker-0"].wait(10) == 42

@@ -74,6 +74,27 @@ Test(coordinate, a_long_list_of_members_is_cut)
     cr_expect(!v->latest.checkpoint.set);
 }
 
+Test(coordinate, when_the_end_has_been_told)
+{
+    static const struct { const char *name; bool group, over; enum process_state ranks[2]; bool expected; } ROWS[] = {
+        { "a group at work", true, false, { PROCESS_RUNNING, PROCESS_RUNNING }, false },
+        { "rank 0 is held, another may make it run again", true, false, { PROCESS_DONE, PROCESS_RUNNING }, false },
+        { "all released", true, true, { PROCESS_DONE, PROCESS_DONE }, true },
+        { "each for itself, rank 0 at work", false, false, { PROCESS_RUNNING, PROCESS_DONE }, false },
+        { "each for itself, rank 0 done", false, false, { PROCESS_DONE, PROCESS_RUNNING }, true },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        auto_job struct training_job *job = job_of(2);
+        auto_free struct coordinator_view *v = xcalloc(1, sizeof *v);
+        job->spec.roles[ROLE_PS] = (struct replica_spec){ .present = !ROWS[i].group, .replicas = ROWS[i].group ? 0 : 1 };
+        struct member_report members[2] = { { .rank = 0, .state = ROWS[i].ranks[0] }, { .rank = 1, .state = ROWS[i].ranks[1] } };
+        struct coordinator_report r = { .members = members, .member_count = 2, .over = ROWS[i].over, .checkpoint_step = -1 };
+        coordinate_view(job, &r, 5000, v);
+        cr_expect(v->over == ROWS[i].expected, "case %s", ROWS[i].name);
+    }
+}
+
 Test(coordinate, out_of_memory_is_told_by_the_coordinator)
 {
     struct pod_view pods[] = { { .phase = POD_FAILED, .has_exit = true, .exit_code = 137, .reason = "Error" },

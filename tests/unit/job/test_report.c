@@ -9,7 +9,7 @@ static struct coordinator_report full_report(void)
         .job_uid = "0b1e8a3c", .coordinator = "chief-0", .attempt = 3, .round = 4, .formed = true, .self_test_ok = true,
         .formed_ms = 1700000000123, .form_seconds = 0.25,
         .counters = { .restarts = 3, .restarts_counted = 2, .disruptions = 1, .streak = 1, .window = { .parts = { { 99, 1 }, { 100, 1 } }, .part_count = 2 } },
-        .checkpoint_step = 500, .checkpoint_ms = 1700000001000, .checkpoint_uri = "/ckpt/step-500", .resume_step = 450,
+        .checkpoint_step = 500, .checkpoint_ms = 1700000001000, .checkpoint_uri = "/ckpt/step-500", .resume_step = 450, .over = true,
         .gave_up = true, .give_up_reason = "PermanentExitCode", .give_up_message = "worker-1 \"exited\"\n", .sent_ms = 1700000002000,
     };
 
@@ -45,7 +45,7 @@ Test(report, what_is_written_is_read_back_whole)
     cr_expect(back.round_count == 1 && back.rounds[0].cause.exit_code == 137 && back.rounds[0].cause.lost_steps.value == 12);
     cr_expect(back.member_count == 2 && back.members[0].loss == 0.125 && !back.members[1].has_loss && back.members[1].step == -1);
     cr_expect_str_eq(back.members[0].metrics, "{\"accuracy\":0.97}");
-    cr_expect(back.gave_up && back.resume_step == 450 && back.counters.window.part_count == 2 && back.counters.window.parts[1].at_ms == 100);
+    cr_expect(back.over && back.gave_up && back.resume_step == 450 && back.counters.window.part_count == 2 && back.counters.window.parts[1].at_ms == 100);
     report_release(&r);
     report_release(&back);
 }
@@ -84,6 +84,58 @@ Test(report, a_large_job_is_reported_within_bounds)
     cr_expect(back.rounds[back.round_count - 1].round == 499, "the newest rounds are there");
     report_release(&r);
     report_release(&back);
+}
+
+Test(report, a_last_word_is_short_and_says_how_many_there_were)
+{
+    static const struct { const char *name; size_t rounds, parts; } ROWS[] = {
+        { "one round", 1, 0 }, { "a few", 3, 0 }, { "more than there is room for", 16, 0 }, { "with a window of restarts", 16, 16 },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        struct coordinator_report r = full_report(), back;
+        struct error e = ERROR_INIT;
+        r.rounds = xrealloc(r.rounds, ROWS[i].rounds, sizeof *r.rounds);
+        r.round_count = ROWS[i].rounds;
+        for (size_t k = 0; k < r.round_count; k++) {
+            r.rounds[k] = r.rounds[0];
+            r.rounds[k].round = (int32_t)k + 1;
+            r.rounds[k].counters = (struct restart_counters){ .restarts = (int32_t)k + 1, .window.part_count = (int64_t)ROWS[i].parts };
+            for (size_t part = 0; part < ROWS[i].parts; part++)
+                r.rounds[k].counters.window.parts[part].at_ms = 1700000000000, r.rounds[k].counters.window.parts[part].restarts = 1;
+            for (size_t at = 0; at + 2 < sizeof r.rounds[k].cause.message; at += 2)
+                memcpy(r.rounds[k].cause.message + at, "\xc3\xa4", 3);
+        }
+        auto_free char *text = report_last_word(&r);
+        cr_assert(text != NULL && (strlen(text) <= REPORT_LAST_WORD_BYTES || ROWS[i].parts > 0), "case %s: %zu bytes", ROWS[i].name, strlen(text));
+        cr_expect(strlen(text) < 12288 / 5, "case %s: %zu bytes do not fit into the share of one of five containers", ROWS[i].name, strlen(text));
+        cr_assert(report_decode(text, strlen(text), &back, &e) == 0, "case %s: %s", ROWS[i].name, e.text);
+        cr_expect(back.round_count > 0 && back.round_count <= r.round_count && back.member_count == 0 && !back.formed, "case %s", ROWS[i].name);
+        cr_expect(back.rounds[back.round_count - 1].counters.restarts == (int32_t)r.round_count, "case %s: the newest counts all", ROWS[i].name);
+        cr_expect(strlen(back.rounds[0].cause.message) % 2 == 0 && strlen(back.rounds[0].cause.message) > 100, "case %s: whole characters", ROWS[i].name);
+        cr_expect(ROWS[i].rounds > 3 || back.round_count == ROWS[i].rounds, "case %s: %zu rounds", ROWS[i].name, back.round_count);
+        report_release(&r);
+        report_release(&back);
+    }
+    cr_expect(report_last_word(&(struct coordinator_report){ .attempt = 1, .formed = true }) == NULL, "nothing has happened");
+}
+
+Test(report, what_is_ahead_of_what)
+{
+    static const struct coordinator_report OLD = { .attempt = 2, .round = 3, .counters = { .restarts = 2 } };
+    static const struct { const char *name; struct coordinator_report r; bool ahead; } ROWS[] = {
+        { "the same", { .attempt = 2, .round = 3, .counters = { .restarts = 2 } }, false },
+        { "one restart more", { .attempt = 2, .round = 4, .counters = { .restarts = 3 } }, true },
+        { "one less", { .attempt = 2, .round = 4, .counters = { .restarts = 1 } }, false },
+        { "a later round", { .attempt = 2, .round = 4, .counters = { .restarts = 2 } }, true },
+        { "given up", { .attempt = 2, .round = 3, .counters = { .restarts = 2 }, .gave_up = true }, true },
+        { "of the attempt before", { .attempt = 1, .round = 9, .counters = { .restarts = 9 } }, false },
+        { "of the next attempt", { .attempt = 3, .round = 1, .counters = { .restarts = 2 } }, true },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++)
+        cr_expect(report_is_ahead(&ROWS[i].r, &OLD) == ROWS[i].ahead, "case %s", ROWS[i].name);
+    cr_expect(report_is_ahead(&OLD, NULL), "of nothing");
 }
 
 static const struct { const char *name, *text, *error; } BAD[] = {

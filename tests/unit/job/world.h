@@ -19,6 +19,7 @@ struct world {
     struct pod_view pods[WORLD_PODS]; size_t pod_count;
     struct coordinator_view coordinator;
     struct round_view rounds[32];
+    int64_t listens_from_ms;
     bool has_service, has_secret, job_deleted;
     bool lacks_network_policy, lacks_claims, lacks_trim, lacks_check;
     const char *refuses;                /* what the API server says of a pod that it is shown; NULL: it takes it */
@@ -70,7 +71,7 @@ static inline void world_remove(struct world *w, struct pod_view *pod)
 static inline void world_observe(struct world *w, struct observed *seen)
 {
     struct observed all = { .pods = w->pods, .pod_count = w->pod_count, .coordinator = w->coordinator,
-                               .has_service = w->has_service, .has_secret = w->has_secret, .gang = w->gang,
+                               .has_service = w->has_service, .has_secret = w->has_secret, .gang = w->gang, .listens_from_ms = w->listens_from_ms,
                                .lacks = { w->lacks_network_policy, w->lacks_claims, w->lacks_trim, w->lacks_check } };
 
     *seen = all;

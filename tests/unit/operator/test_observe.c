@@ -190,6 +190,37 @@ Test(observe, a_pod_that_a_lost_node_holds)
     pod_entry_release(NULL, &entry);
 }
 
+#define SIDECAR(list, state) "{\"phase\":\"Running\",\"" list "\":[{\"name\":\"ringmaster\",\"state\":" state "}]}"
+#define ENDED(word) "{\"terminated\":{\"exitCode\":0,\"message\":\"" word "\"}}"
+
+Test(observe, sidecars_that_run_and_what_they_leave)
+{
+    static const struct { const char *name, *json, *word; bool runs; } SIDECARS[] = {
+        { "none", POD("{\"phase\":\"Running\"}"), NULL, false },
+        { "native", POD(SIDECAR("initContainerStatuses", "{\"running\":{}}")), NULL, true },
+        { "a container as any other", POD(SIDECAR("containerStatuses", "{\"running\":{}}")), NULL, true },
+        { "it waits", POD(SIDECAR("initContainerStatuses", "{\"waiting\":{}}")), NULL, false },
+        { "it has ended", POD(SIDECAR("initContainerStatuses", ENDED("{}"))), "{}", false },
+        { "it has ended with what is no word", POD(SIDECAR("initContainerStatuses", ENDED("panic"))), NULL, false },
+        { "in a pod that is over",
+          POD("{\"phase\":\"Succeeded\",\"initContainerStatuses\":[{\"name\":\"ringmaster\",\"state\":{\"running\":{}}}]}"), NULL, false },
+        { "another one", POD("{\"phase\":\"Running\",\"initContainerStatuses\":[{\"name\":\"x\",\"state\":{\"running\":{}}}]}"), NULL, false },
+    };
+
+    for (size_t i = 0; i < COUNT(SIDECARS); i++) {
+        struct pod_entry entry;
+        struct pod_view v;
+        cr_assert(entry_of(SIDECARS[i].json, &entry), "case %s", SIDECARS[i].name);
+        cr_expect_eq(entry.sidecar_runs, SIDECARS[i].runs, "case %s", SIDECARS[i].name);
+        cr_expect((entry.last_word == NULL) == (SIDECARS[i].word == NULL), "case %s", SIDECARS[i].name);
+        observe_pod(&entry, false, false, MILLISECONDS(0), &v);
+        cr_expect_eq(v.speaks, SIDECARS[i].runs, "case %s", SIDECARS[i].name);
+        observe_pod(&entry, true, false, MILLISECONDS(0), &v);
+        cr_expect(!v.speaks, "case %s: nobody hears what a lost node holds", SIDECARS[i].name);
+        pod_entry_release(NULL, &entry);
+    }
+}
+
 Test(observe, nodes)
 {
     static const struct { const char *name, *json; bool lost, takes_pods; } NODES[] = {

@@ -347,6 +347,23 @@ Test(coordinator, a_report_says_it_all)
     run_script(&b, "report", "lost 1 >\n");
     coordinator_report(&b.c, &b.now, &r);
     cr_expect_eq(r.members[1].state, PROCESS_LOST);
+    cr_expect(!r.over);
+    report_release(&r);
+    bench_free(&b);
+}
+
+Test(coordinator, a_report_says_when_no_round_will_end_any_more)
+{
+    struct bench b = bench_new(GROUP, MEMBERS);
+    struct coordinator_report r;
+
+    run_script(&b, "over", UP "exit 0 0 >\nexit 2 0 >\n");
+    coordinator_report(&b.c, &b.now, &r);
+    cr_expect(!r.over, "rank 1 may still fail, and then all run again");
+    report_release(&r);
+    run_script(&b, "over", "exit 1 0 > release 0 release 1 release 2\n");
+    coordinator_report(&b.c, &b.now, &r);
+    cr_expect(r.over);
     report_release(&r);
     bench_free(&b);
 }
