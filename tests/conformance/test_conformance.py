@@ -23,8 +23,8 @@ PROGRAM = ROOT / "tests/conformance/checks.py"
 LIMIT_S = 150
 
 
-def names():
-    spec = importlib.util.spec_from_file_location("conformance_checks", PROGRAM)
+def names(program=PROGRAM):
+    spec = importlib.util.spec_from_file_location(program.stem, program)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return list(module.CHECKS)
@@ -35,14 +35,14 @@ def gave_up(group):
     return bool(report and report.get("gave_up"))
 
 
-def run(ranks):
+def run(ranks, program=PROGRAM, venv="venv"):
     """{check: [what each rank says]}, and the logs."""
-    for program in (BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", ROOT / "build/client/lib/libringmaster.so"):
-        assert program.exists(), f"{program} is not built: run make"
+    for built in (BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", ROOT / "build/client/lib/libringmaster.so"):
+        assert built.exists(), f"{built} is not built: run make"
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RINGMASTER_", "HOROVOD_"))}
     env.update(PYTHONPATH=str(ROOT / "client/python"), RINGMASTER_LIBRARY_DIR=str(ROOT / "build/client/lib"), PYTHONDONTWRITEBYTECODE="1")
-    python = ROOT / "build/venv/bin/python"
-    commands = {f"worker-{i}": [python, PROGRAM] for i in range(ranks)}
+    python = ROOT / "build" / venv / "bin/python"
+    commands = {f"worker-{i}": [python, program] for i in range(ranks)}
     group = Group(BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", commands, env=env, restart_policy="Never")
     try:
         group.start()

@@ -101,11 +101,13 @@ def _own_part(summed: torch.Tensor, rows: int, process_set: ProcessSet) -> torch
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: Optional[str], process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor) -> Any:
-        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
         ctx.process_set = process_set
         if grouped:
-            return tuple(mpi_ops.synchronize(mpi_ops.grouped_allgather_async(tensors, name, process_set)))
-        return (mpi_ops.synchronize(mpi_ops.allgather_async(tensors[0], name, process_set)),)
+            outputs = mpi_ops.synchronize(mpi_ops.grouped_allgather_async(tensors, name, process_set))
+        else:
+            outputs = [mpi_ops.synchronize(mpi_ops.allgather_async(tensors[0], name, process_set))]
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:

@@ -45,26 +45,6 @@ def broadcast_parameters(params: Any, root_rank: int, prefix: Optional[str] = No
             data.copy_(contiguous)
 
 
-def _make_state(optimizer: Any) -> None:
-    """Makes the state that an optimizer makes with its first step, by a step without gradients that leaves the parameters alone."""
-    from .optimizer import local_step
-
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    values = [p.detach().clone() for p in parameters]
-    gradients = [p.grad for p in parameters]
-    sparse = isinstance(optimizer, torch.optim.SparseAdam)
-    for p in parameters:
-        zeros = torch.zeros_like(p)
-        p.grad = zeros.to_sparse() if sparse else zeros
-    try:
-        local_step(optimizer)
-    finally:
-        with torch.no_grad():
-            for p, value, gradient in zip(parameters, values, gradients):
-                p.copy_(value)
-                p.grad = gradient
-
-
 class _Place:
     """Where a tensor stood in an optimizer's state."""
 
@@ -79,7 +59,8 @@ class _Place:
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
     """Sets an optimizer, its options too, to one rank's state.
 
-    An optimizer that has no state yet gets what its first step would make (a step with gradients of 0; parameters stay as they are).
+    Where the root has made no step yet there is no state: then the others have none, either, afterwards. (Horovod makes one by a step
+    with gradients of 0, which moves parameters that decay, and counts.)
 
     Args:
         optimizer: of torch.optim, or a DistributedOptimizer; not LBFGS.
@@ -93,8 +74,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     mine = rank() == root_rank
-    if mine and not optimizer.state_dict()["state"]:
-        _make_state(optimizer)
     state = optimizer.state_dict() if mine else {}
     tensors: Dict[Tuple[Any, Any], torch.Tensor] = {}
     skeleton: Any = None

@@ -304,11 +304,6 @@ def _class_of(base: type, methods: type) -> type:
     return type(base.__name__, (methods, base), {"__module__": base.__module__, "__doc__": base.__doc__})
 
 
-def local_step(optimizer: Any) -> None:
-    """A step of the optimizer's own, without the other ranks."""
-    (super(_Distributed, optimizer) if isinstance(optimizer, _Distributed) else optimizer).step()
-
-
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, Any]]] = None,
