@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .. import _basics, _core, _ops, checkpoint
 from .collectives import broadcast_variables, tf_variable
+from .optimizer import build_variables
 
 log = logging.getLogger("ringmaster")
 
@@ -44,13 +45,12 @@ def state_of(model: Any) -> Dict[str, Any]:
     return state
 
 
-def build_optimizer(model: Any) -> None:
+def build_optimizer(model: Any, optimizer: Any = None) -> None:
     """Makes the optimizer's variables, so that they can be restored before the first step."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or getattr(optimizer, "built", False) or not getattr(model, "built", True):
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    if optimizer is None or not getattr(model, "built", True):
         return
-    if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
+    build_variables(optimizer, model.trainable_variables)
 
 
 def weights_hash(model: Any) -> str:

@@ -6,12 +6,18 @@
     model.fit(..., callbacks=[rm.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
+import tensorflow as _tf
+
 from .. import *  # noqa: F403
 from .. import __all__ as _tensorflow_names
+from .._keras import keras_distributed_optimizer as DistributedOptimizer
+from .._keras import load_model_with as _load_model_with
 from .._training import weights_hash
-from . import callbacks
+from . import callbacks, elastic
 
 # Of values; after the star, which brings those of graph tensors.
-from ... import allgather, allreduce, broadcast  # isort: skip
+from .._keras import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter  # isort: skip
 
-__all__ = sorted({*_tensorflow_names, "allgather", "allreduce", "broadcast", "callbacks", "weights_hash"})
+load_model = _load_model_with(_tf.keras.models.load_model)
+
+__all__ = sorted({*_tensorflow_names, "callbacks", "load_model", "weights_hash"})
