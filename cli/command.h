@@ -38,7 +38,7 @@ struct command {
 /* Each lives in command_<name>.c; suspend, resume, checkpoint, scale and delete in command_change.c. */
 extern const struct command COMMAND_RUN, COMMAND_SUBMIT, COMMAND_STATUS, COMMAND_LOGS, COMMAND_EVENTS, COMMAND_WAIT, COMMAND_SUSPEND,
     COMMAND_RESUME, COMMAND_CHECKPOINT_NOW, COMMAND_SCALE, COMMAND_DELETE, COMMAND_VALIDATE, COMMAND_RENDER, COMMAND_CONVERT, COMMAND_BENCH,
-    COMMAND_COMPLETION, COMMAND_VERSION;
+    COMMAND_TIMELINE, COMMAND_COMPLETION, COMMAND_VERSION;
 
 /* All of them in the order of the overview. */
 const struct command *const *command_list(size_t *ret_count);

@@ -250,6 +250,23 @@ static void on_missed(void *ctx, uint64_t fence, int32_t rank, const char *why)
         loop_post(g->loop, call_missed, g);
 }
 
+/* ---- the time line ---- */
+
+static bool read_clock(void *ctx, int64_t *ret_offset_ns, int64_t *ret_error_ns)
+{
+    struct engine *g = ctx;
+
+    return pulse_clock(g->pulse, ret_offset_ns, ret_error_ns);
+}
+
+int engine_timeline(struct engine *g, const char *path, bool mark_cycles, int32_t rank, int32_t size, struct error *e)
+{
+    if (path != NULL)
+        return timeline_start(g->timeline, path, g->identity.member, g->identity.job_uid, rank, size, mark_cycles, e);
+    timeline_stop(g->timeline);
+    return 0;
+}
+
 /* ---- a client's memory ---- */
 
 /* Sealed against shrinking: reading beyond the end of a file that the client cut off would kill us with SIGBUS. Pages are taken
@@ -378,7 +395,8 @@ static void set_defaults(struct engine_options *o)
 
 static void release(struct engine *g)
 {
-    pulse_free(g->pulse); /* it posts to the loop */
+    timeline_free(g->timeline); /* asks the pulse for the clock */
+    pulse_free(g->pulse);       /* posts to the loop */
     loop_remove(g->notice_source);
     loop_timer_free(g->again);
     if (g->notice_fd >= 0)
@@ -427,6 +445,7 @@ int engine_new(struct loop *loop, const struct engine_options *options, const st
     g->spin_ns = g->options.spin_us * 1000;
     (void)snprintf(g->over_text, sizeof g->over_text, "this process belongs to no round: it was not started by the sidecar");
     g->collective = collective_new();
+    g->timeline = timeline_new(read_clock, g);
     (void)pthread_mutex_init(&g->lock, NULL);
     g->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (g->notice_fd < 0)

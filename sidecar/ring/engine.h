@@ -77,6 +77,8 @@ void engine_detach(struct engine *g, uint64_t client);
 /* This rank's training process has ended well: collectives that wait for this rank, now or later, fail on the others, at once
  * and by its name. It holds until a client attaches or another group forms. */
 void engine_left(struct engine *g);
+/* A Chrome trace of what this rank does from now on (timeline.h); path NULL ends it. */
+MUST_CHECK int engine_timeline(struct engine *g, const char *path, bool mark_cycles, int32_t rank, int32_t size, struct error *e);
 void engine_stats_read(struct engine *g, struct engine_stats *ret_stats);
 void engine_free(struct engine *g); /* ends the thread; requests in flight end with SHM_SHUTDOWN; no callback comes afterwards */
 

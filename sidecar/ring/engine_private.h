@@ -24,6 +24,7 @@
 #include "sidecar/ring/pulse.h"
 #include "sidecar/ring/results.h"
 #include "sidecar/ring/stream.h"
+#include "sidecar/ring/timeline.h"
 
 #define CLIENT_SQ_ENTRIES 1024u
 #define CLIENT_CQ_ENTRIES 2048u
@@ -146,6 +147,7 @@ struct engine {
     struct { uint64_t fence; int32_t rank; char why[SHM_TEXT_MAX]; } missed; /* what the pulse says; the first of a fence */
 
     struct pulse *pulse;
+    struct timeline *timeline;
 
     struct loop *loop;              /* the engine's */
     struct client *clients;

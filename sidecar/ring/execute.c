@@ -11,6 +11,20 @@
 #define WORK_KEEP_BYTES (64u << 20)        /* a larger work area is given back after use */
 #define BUSBW_MIN_BYTES (1u << 20)         /* smaller all-reduces measure latency, not bandwidth */
 
+/* ---- the time line ---- */
+
+static void note(struct engine *g, enum trace_kind kind, const char *phase)
+{
+    const struct running *run = &g->running;
+
+    if (!timeline_is_on(g->timeline))
+        return;
+    for (size_t i = 0; i < run->list.count; i++) {
+        if (run->requests[i]->client != NULL)
+            timeline_add(g->timeline, kind, phase, run->requests[i]->r.name, -1);
+    }
+}
+
 /* ---- one list ---- */
 
 void execute_flush(struct engine *g)
@@ -58,7 +72,15 @@ static void finish(struct engine *g)
     enum shm_status status = run->no_space ? SHM_NO_SPACE : SHM_OK;
     char text[SHM_TEXT_MAX] = "";
 
+    bool moved = shm_op_moves_data(first->r.op) && !run->list.along; /* else it came with its list */
+    if (moved) {
+        note(g, TRACE_END, ""); /* of the ring */
+        note(g, TRACE_BEGIN, "MEMCPY_OUT_FUSION_BUFFER");
+    }
     buffers_finish(g);
+    if (moved)
+        note(g, TRACE_END, "");
+    note(g, TRACE_END, ""); /* of the operation */
     if (run->no_space)
         (void)snprintf(text, sizeof text, "\"%.100s\": the result of %llu bytes does not fit into the results area: release earlier "
                        "results, or make it larger", first->r.name,
@@ -98,16 +120,21 @@ static void start(struct engine *g)
                                     .rank = go_list_place(&run->list, p->rank), .size = run->list.member_count,
                                     .members = run->list.members, .factor = 1.0, .divisor = 1.0 };
     free(w);
+    note(g, TRACE_END, ""); /* of the queue */
     if (!shm_op_moves_data(s->op) || run->list.along) { /* it took effect when its list came, or brings its results */
         finish(g);
         return;
     }
-    if (buffers_prepare(g, &plan) < 0) {
+    note(g, TRACE_BEGIN, "MEMCPY_IN_FUSION_BUFFER");
+    int prepared = buffers_prepare(g, &plan);
+    note(g, TRACE_END, "");
+    if (prepared < 0) {
         char why[SHM_TEXT_MAX];
         (void)snprintf(why, sizeof why, "no memory for \"%.100s\"", run->requests[0]->r.name);
         group_lost(g, p->rank, why);
         return;
     }
+    note(g, TRACE_BEGIN, trace_phase_ring(s->op));
     if (plan.size == 1) {
         finish(g);
         return;

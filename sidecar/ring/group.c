@@ -85,6 +85,7 @@ void group_lost_as(struct engine *g, int32_t rank, const char *text)
         return;
     bool asked = p->state == GROUP_ASKING;
     p->state = GROUP_LOST;
+    timeline_add(g->timeline, TRACE_RESET, "PEER_LOST", "", rank);
     loop_timer_cancel(p->ruling);
     stop(g);
     if (!asked)

@@ -71,6 +71,8 @@ void execute_announce(struct engine *g, struct request *q)
     if (negotiation_takes_along(&q->sig, process_sets_get(p->sets, q->r.set)->count))
         a.along = buffers_along(q);
     q->announced = true;
+    if (q->client != NULL)
+        timeline_add(g->timeline, TRACE_BEGIN, trace_phase_wait(q->r.op), q->r.name, p->rank);
     if (p->rank == 0) {
         if (a.splits != NULL) { /* the negotiation takes them, the request keeps its own */
             a.splits = xcalloc((size_t)a.split_count, sizeof *a.splits);
@@ -140,6 +142,15 @@ static void take_effect(struct engine *g, const struct go_list *l, struct reques
     }
 }
 
+static void note_go(struct engine *g, const struct request *q)
+{
+    if (q->client == NULL || !timeline_is_on(g->timeline))
+        return;
+    timeline_add(g->timeline, TRACE_END, "", q->r.name, -1);
+    timeline_add(g->timeline, TRACE_BEGIN, trace_phase(q->r.op), q->r.name, -1);
+    timeline_add(g->timeline, TRACE_BEGIN, "QUEUE", q->r.name, -1);
+}
+
 /* -1: what rank 0 says does not fit what this rank has. */
 static int enqueue(struct engine *g, struct go_list *l, uint32_t chunk_bytes, struct error *e)
 {
@@ -162,10 +173,13 @@ static int enqueue(struct engine *g, struct go_list *l, uint32_t chunk_bytes, st
         q->go_ns = now;
         q->members = l->member_count;
         q->set_size = l->set_size;
+        note_go(g, q);
         if (q->client != NULL && l->last_rank != p->rank)
             engine_count_wait(g, (double)(now - q->submitted_ns) / 1e6, l->last_rank);
         take_effect(g, l, q);
     }
+    if (timeline_marks_cycles(g->timeline))
+        timeline_add(g->timeline, TRACE_MARK, "CYCLE_START", "", -1);
     struct go_waiting *w = xcalloc(1, sizeof *w);
     *w = (struct go_waiting){ .list = *l, .chunk_bytes = chunk_bytes };
     *l = (struct go_list){ 0 };
@@ -271,6 +285,8 @@ static int take_announcements(struct engine *g, int32_t from, const uint8_t *pay
         struct announcement a;
         if (announce_decode(p->sets, payload, len, &at, &a, e) < 0)
             return -1;
+        if (a.set_is_known)
+            timeline_add(g->timeline, TRACE_READY, "", a.name, from);
         int result = a.set_is_known ? negotiation_announce(p->negotiation, from, &a, now, e) : 0;
         announcement_release(&a);
         if (result < 0)

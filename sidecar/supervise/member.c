@@ -210,6 +210,18 @@ static void on_parked(void *ctx, bool waits)
     drive(m, &event);
 }
 
+/* Every rank records its own; `ringmaster timeline` puts them together. */
+static bool on_timeline(void *ctx, bool on, const char *path, bool mark_cycles, struct error *e)
+{
+    struct member *m = ctx;
+    int32_t rank = m->options.rank >= 0 ? m->options.rank : 0, size = m->options.rank >= 0 ? m->options.size : 1;
+
+    if (engine_timeline(m->engine, on ? path : NULL, mark_cycles, rank, size, e) < 0)
+        return false;
+    log_info(on ? "time line begins" : "time line ends", KV("path", path));
+    return true;
+}
+
 static bool is_member(void *ctx)
 {
     const struct member *m = ctx;
@@ -594,7 +606,7 @@ static int make_parts(struct member *m, struct error *e)
     struct checkpoint_events checkpoint_events = { .send = checkpoint_send, .broadcast = checkpoint_broadcast,
                                                    .committed = on_committed, .failed = on_save_failed, .ready = on_ready, .ctx = m };
     struct attach_events attach_events = { .launcher = on_launcher, .report = on_report, .clients = on_clients,
-                                           .parked = on_parked, .is_member = is_member, .ctx = m };
+                                           .parked = on_parked, .timeline = on_timeline, .is_member = is_member, .ctx = m };
 
     if (engine_new(m->loop, &engine, &engine_events, &m->engine, e) != 0 ||
         checkpoint_new(m->loop, &checkpoint, &checkpoint_events, &m->checkpoint, e) != 0)

@@ -2,13 +2,13 @@
  * reducer.c — a training process for fault runs: all-reduces of many sizes without a pause, each checked against the closed form.
  *
  * Lines on stdout, each with CLOCK_MONOTONIC in ns: "works NS ROUND" once some operations went well, "lost NS TEXT" when one failed
- * (it then waits to be ended), and "wrong ..." with exit code 3 when a result is not what it has to be.
+ * (it then waits to be ended: SIGTERM is taken only afterwards, so that every loss is told), and "wrong ..." with exit code 3 when a result is not what it has to be.
  */
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "ringmaster.h"
 
@@ -44,6 +44,18 @@ static int is_right(const float *data, uint64_t count, int64_t step, int size)
     return 1;
 }
 
+static int lost(void)
+{
+    sigset_t term;
+    int number;
+
+    printf("lost %" PRId64 " %s\n", now_ns(), rm_error_text());
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigwait(&term, &number);
+    return 128 + SIGTERM;
+}
+
 static int reduce(float *data, int64_t step, int rank, int size)
 {
     uint64_t count = COUNTS[(size_t)step % (sizeof COUNTS / sizeof *COUNTS)];
@@ -56,10 +68,8 @@ static int reduce(float *data, int64_t step, int rank, int size)
     int rc = rm_allreduce(name, data, data, count, RM_F32, RM_SUM, 1.0, 1.0, NULL, NULL, &handle);
     if (rc == 0)
         rc = rm_wait(handle, -1);
-    if (rc < 0) {
-        printf("lost %" PRId64 " %s\n", now_ns(), rm_error_text());
-        pause();
-    }
+    if (rc < 0)
+        return lost();
     return is_right(data, count, step, size) ? 0 : 3;
 }
 
@@ -67,11 +77,14 @@ int main(void)
 {
     const char *round = getenv("RINGMASTER_ROUND");
 
+    sigset_t term;
+
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (rm_init("reducer") < 0) { /* the round may have ended before */
-        printf("lost %" PRId64 " %s\n", now_ns(), rm_error_text());
-        pause();
-    }
+    if (rm_init("reducer") < 0) /* the round may have ended before */
+        return lost();
     float *data = rm_alloc(MOST * sizeof *data);
     for (int64_t step = 0; data != NULL; step++) {
         int rc = reduce(data, step, rm_rank(), rm_size());

@@ -141,6 +141,49 @@ int client_call(struct client *c, enum call_kind kind, uint16_t type, const void
     return status;
 }
 
+/* ---- the time line ---- */
+
+/* The sidecar works in another directory. */
+static int absolute_path(const char *path, char *ret_path, size_t size)
+{
+    char dir[512];
+    if (path[0] == '/')
+        return snprintf(ret_path, size, "%s", path) < (int)size ? RM_OK : text_fail(RM_INVALID, "the path of the time line is too long");
+    if (getcwd(dir, sizeof(dir)) == NULL)
+        return text_fail(RM_IO, "the directory of the time line: %s", strerror(errno));
+    if (snprintf(ret_path, size, "%s/%s", dir, path) >= (int)size)
+        return text_fail(RM_INVALID, "the path of the time line, %s/%s, is over %zu bytes", dir, path, size - 1);
+    return RM_OK;
+}
+
+static int timeline(bool on, const char *path, bool mark_cycles)
+{
+    struct local_timeline t = { .on = on, .mark_cycles = mark_cycles };
+    int status = client_ready();
+    if (status != RM_OK)
+        return status;
+    if (path == NULL || strlen(path) >= sizeof(t.path) || (on && path[0] == '\0'))
+        return text_fail(RM_INVALID, "the path of a time line has 1 to %zu bytes", sizeof(t.path) - 1);
+    status = on ? absolute_path(path, t.path, sizeof(t.path)) : RM_OK;
+    if (status != RM_OK)
+        return status;
+    if (atomic_load(&the_client.state) == CLIENT_ALONE)
+        return RM_OK;
+    return client_send(&the_client, LOCAL_TIMELINE, &t, sizeof(t));
+}
+
+/* Horovod's variable and ours; "DYNAMIC" is begun by a call alone. A wish that cannot be carried out stops no training. */
+static void timeline_from_environment(void)
+{
+    const char *path = getenv("RINGMASTER_TIMELINE"), *mark = getenv("HOROVOD_TIMELINE_MARK_CYCLES");
+    if (path == NULL || path[0] == '\0')
+        path = getenv("HOROVOD_TIMELINE");
+    if (path == NULL || path[0] == '\0' || strcmp(path, "DYNAMIC") == 0)
+        return;
+    if (timeline(true, path, mark != NULL && mark[0] != '\0' && strcmp(mark, "0") != 0) != RM_OK)
+        fprintf(stderr, "ringmaster: no time line: %s\n", rm_error_text());
+}
+
 /* ---- rm_init ---- */
 
 static int connect_socket(const char *path, int *ret_fd)
@@ -335,9 +378,11 @@ static int init_locked(struct client *c, const char *framework)
         return RM_OK;
     }
     int status = attach(c, path, framework);
-    if (status == RM_OK)
-        atomic_store(&c->state, CLIENT_ATTACHED);
-    return status;
+    if (status != RM_OK)
+        return status;
+    atomic_store(&c->state, CLIENT_ATTACHED);
+    timeline_from_environment();
+    return RM_OK;
 }
 
 RM_API int rm_init(const char *framework)
@@ -382,21 +427,7 @@ RM_API int rm_shutdown(void)
     return RM_OK;
 }
 
-/* ---- the time line ---- */
-
-static int timeline(bool on, const char *path, bool mark_cycles)
-{
-    struct local_timeline t = { .on = on, .mark_cycles = mark_cycles };
-    int status = client_ready();
-    if (status != RM_OK)
-        return status;
-    if (path == NULL || strlen(path) >= sizeof(t.path) || (on && path[0] == '\0'))
-        return text_fail(RM_INVALID, "the path of a time line has 1 to %zu bytes", sizeof(t.path) - 1);
-    snprintf(t.path, sizeof(t.path), "%s", path);
-    if (atomic_load(&the_client.state) == CLIENT_ALONE)
-        return RM_OK;
-    return client_send(&the_client, LOCAL_TIMELINE, &t, sizeof(t));
-}
+/* ---- the time line, by call ---- */
 
 RM_API int rm_timeline_start(const char *path, int mark_cycles)
 {
