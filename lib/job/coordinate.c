@@ -148,6 +148,7 @@ void coordinate_view(const struct training_job *job, const struct coordinator_re
     v->round_count = report->round_count;
     v->group_formed = report->formed;
     v->over = report->over;
+    (void)snprintf(v->stalled, sizeof v->stalled, "%s", report->stalled);
     for (size_t i = 0; i < report->member_count; i++) {
         const struct member_report *m = &report->members[i];
         v->members_ready += m->state == PROCESS_RUNNING || m->state == PROCESS_DONE;

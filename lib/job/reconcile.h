@@ -47,6 +47,7 @@ struct coordinator_view {
     int32_t members_ready;             /* processes that run */
     int32_t clients;                   /* ranks whose process has the client library attached: they can be asked to save */
     bool group_formed;                 /* ring formed, self-test right, processes started */
+    char stalled[320];                 /* a collective that waits for ranks that have not sent it; "" = none */
     bool over;                         /* it has told the end of those whose end is the job's, and so everything before that */
     /* Newest values of status's sections of the same name. */
     struct job_status latest;          /* only progress, checkpoint and ring are read */

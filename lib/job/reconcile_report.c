@@ -261,6 +261,11 @@ static void describe_trouble(struct pass *p)
         say_degraded(p, pod->reason, message);
         return;
     }
+    if (p->seen->coordinator.known && p->seen->coordinator.attempt == p->status->attempt && p->seen->coordinator.stalled[0] != '\0') {
+        (void)snprintf(message, sizeof message, "a collective is stalled: %s", p->seen->coordinator.stalled);
+        say_degraded(p, "CollectiveStalled", message);
+        return;
+    }
     condition_clear(p->job, p->status, CONDITION_DEGRADED, p->now_ms, "Recovered", "nothing is in the way");
 }
 

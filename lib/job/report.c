@@ -107,6 +107,8 @@ char *report_encode(const struct coordinator_report *r)
     json_put_int(o, "checkpoint_ms", r->checkpoint_ms);
     json_put_text(o, "checkpoint_uri", r->checkpoint_uri);
     json_put_int(o, "resume_step", r->resume_step);
+    if (r->stalled[0] != '\0')
+        json_put_text(o, "stalled", r->stalled);
     if (r->over)
         json_put_bool(o, "over", true);
     if (r->gave_up) {
@@ -314,6 +316,7 @@ static void read_state(struct reader *r, const cJSON *o, struct coordinator_repo
     report->checkpoint_ms = read_int(r, o, "checkpoint_ms", 0, 0, INT64_MAX - 1);
     read_name(r, o, "checkpoint_uri", report->checkpoint_uri, sizeof report->checkpoint_uri);
     report->resume_step = read_int(r, o, "resume_step", -1, -1, INT64_MAX - 1);
+    read_words(r, o, "stalled", report->stalled, sizeof report->stalled);
     report->over = read_bool(r, o, "over");
     report->gave_up = read_bool(r, o, "gave_up");
     read_name(r, o, "give_up_reason", report->give_up_reason, sizeof report->give_up_reason);

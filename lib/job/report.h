@@ -13,6 +13,7 @@
 
 #define REPORT_MAX_MEMBERS 1024
 #define REPORT_MIN_INTERVAL_MS 200
+#define REPORT_STALLED_MAX 320
 
 enum process_state { PROCESS_WAITING, PROCESS_STARTING, PROCESS_RUNNING, PROCESS_STOPPING, PROCESS_DONE /* code 0, held */, PROCESS_FAILED, PROCESS_LOST };
 const char *process_state_name(enum process_state s);
@@ -41,6 +42,7 @@ struct coordinator_report {
     struct member_report *members; size_t member_count;
     int64_t checkpoint_step, checkpoint_ms; char checkpoint_uri[512]; /* committed; step -1 = none */
     int64_t resume_step;                                              /* of this round; -1 = from scratch */
+    char stalled[REPORT_STALLED_MAX]; /* a collective that waits too long, for which ranks; "" = none */
     bool over;                    /* every rank is done and released: no round will end any more */
     bool gave_up; char give_up_reason[64]; char give_up_message[256];
     int64_t sent_ms;

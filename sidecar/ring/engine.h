@@ -46,7 +46,8 @@ struct engine_stats {
 struct engine_events {
     void (*on_formed)(void *ctx, uint64_t fence, int self_test_ok, double seconds);
     void (*on_lost)(void *ctx, uint64_t fence, int32_t rank /* -1 unknown */, const char *text);
-    /* Rank 0 only; may be NULL. A collective has waited for stall_warning_ms; once for each. `rank` is the first that is missing. */
+    /* Rank 0 only; may be NULL. A collective has waited for stall_warning_ms; once for each. `rank` is the first that is missing.
+     * text "": none waits that long any more. */
     void (*on_stall)(void *ctx, uint64_t fence, int32_t rank, const char *text);
     void *ctx;
 };

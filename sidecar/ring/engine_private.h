@@ -99,6 +99,7 @@ struct group {
     uint64_t last_sequence;         /* of the lists that rank 0 has sent */
     bool has_left;                  /* rank 0 was told that this rank's training process has ended well */
     struct loop_timer *stalls;      /* rank 0 */
+    bool stalled;                   /* on_stall was told of something that may wait still */
     struct selftest *selftest;
 };
 

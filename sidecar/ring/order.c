@@ -413,6 +413,24 @@ static void tell_stall(void *ctx, const struct stall *s)
 
     (void)snprintf(n.text, sizeof n.text, "%s", s->text);
     engine_notify(g, &n);
+    g->group->stalled = true;
+}
+
+static void ignore_stall(void *ctx, const struct stall *s)
+{
+    (void)ctx;
+    (void)s;
+}
+
+static void warn_of_stalls(struct engine *g, int64_t now)
+{
+    struct group *p = g->group;
+
+    (void)negotiation_stalls(p->negotiation, now, g->options.stall_warning_ms, false, tell_stall, g);
+    if (!p->stalled || negotiation_stalls(p->negotiation, now, g->options.stall_warning_ms, true, ignore_stall, NULL) > 0)
+        return;
+    p->stalled = false;
+    engine_notify(g, &(struct notice){ .kind = NOTICE_STALL, .fence = p->fence, .rank = -1 });
 }
 
 struct stall_end { int32_t rank; char text[SHM_TEXT_MAX]; };
@@ -435,7 +453,7 @@ static void look_for_stalls(void *ctx)
     if (!group_is_alive(g))
         return;
     if (g->options.stall_warning_ms > 0)
-        (void)negotiation_stalls(p->negotiation, now, g->options.stall_warning_ms, false, tell_stall, g);
+        warn_of_stalls(g, now);
     if (g->options.stall_shutdown_ms > 0 &&
         negotiation_stalls(p->negotiation, now, g->options.stall_shutdown_ms, true, note_stall_end, &end) > 0) {
         group_lost_as(g, end.rank, end.text);

@@ -120,6 +120,7 @@ static void begin_claim(struct step *s)
     for (int32_t i = 0; i < c->count; i++)
         c->members[i].formed = false;
     c->claiming = true;
+    c->stalled[0] = '\0';
     step_enter(s, COORDINATOR_CLAIM, 0);
     (void)step_emit(s, OUTPUT_CLAIM, -1);
 }
@@ -561,6 +562,11 @@ void coordinator_step(struct coordinator *c, const struct coordinator_event *eve
         c->committed_step = event->step;
         c->committed_wall_ms = now->wall_ms;
         (void)snprintf(c->committed_uri, sizeof c->committed_uri, "%s", event->text);
+        (void)step_emit(&s, OUTPUT_REPORT, -1);
+        break;
+    case EVENT_STALLED:
+        if (c->phase == COORDINATOR_RUN || event->text[0] == '\0')
+            (void)snprintf(c->stalled, sizeof c->stalled, "%s", event->text);
         (void)step_emit(&s, OUTPUT_REPORT, -1);
         break;
     case EVENT_COMMAND:

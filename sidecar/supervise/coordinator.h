@@ -73,12 +73,13 @@ struct coordinator {
     struct checkpoint_restore restore;
     bool self_test_ok; double form_seconds; int64_t formed_wall_ms;
     int64_t committed_step, committed_wall_ms; char committed_uri[512];
+    char stalled[REPORT_STALLED_MAX]; /* of the round that runs; "" = nothing is */
     bool progressed;                  /* a step was committed since the last failure */
     int64_t failed_at_step;           /* highest step before the last failure, -1 = none: for lost_steps */
 };
 
 enum coordinator_event_kind {
-    EVENT_JOIN, EVENT_LOST, EVENT_TRAINER, EVENT_RING, EVENT_PROGRESS, EVENT_CLAIMED, EVENT_COMMITTED, EVENT_COMMAND, EVENT_TICK,
+    EVENT_JOIN, EVENT_LOST, EVENT_TRAINER, EVENT_RING, EVENT_PROGRESS, EVENT_CLAIMED, EVENT_COMMITTED, EVENT_STALLED, EVENT_COMMAND, EVENT_TICK,
 };
 
 struct coordinator_event {
@@ -88,7 +89,7 @@ struct coordinator_event {
     const struct trainer_view *trainer;
     const struct ring_view *ring;
     const struct progress_view *progress;
-    const char *text;                 /* LOST: why; COMMITTED: uri */
+    const char *text;                 /* LOST: why; COMMITTED: uri; STALLED: what waits for whom, "": nothing any more */
     int64_t step;                     /* COMMITTED */
     const struct checkpoint_restore *restore; /* CLAIMED */
     const struct error *why;          /* CLAIMED: NULL = well */

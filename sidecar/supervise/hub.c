@@ -437,6 +437,13 @@ static void committed(void *ctx, int64_t step, const char *uri)
     feed(ctx, &event);
 }
 
+static void stalled(void *ctx, const char *text)
+{
+    struct coordinator_event event = { .kind = EVENT_STALLED, .text = text };
+
+    feed(ctx, &event);
+}
+
 /* ---- life ---- */
 
 bool hub_idle(const struct hub *h)
@@ -467,7 +474,7 @@ int hub_new(struct loop *l, const struct hub_options *options, struct member *me
     h->guests = xcalloc((size_t)h->core.count, sizeof *h->guests);
     for (int32_t i = 0; i < h->core.count; i++)
         h->guests[i] = (struct guest){ .hub = h, .member = i };
-    struct member_hub hub = { .broadcast = broadcast, .committed = committed, .ctx = h };
+    struct member_hub hub = { .broadcast = broadcast, .committed = committed, .stalled = stalled, .ctx = h };
     member_set_hub(member, &hub);
     h->ticked_ms = clock_mono_ms();
     loop_timer_at(h->tick, h->ticked_ms + BEAT_MS);

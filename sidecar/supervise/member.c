@@ -282,7 +282,12 @@ static void on_stall(void *ctx, uint64_t fence, int32_t rank, const char *text)
 
     if (fence != m->fence)
         return;
-    log_warn("collective stalled", KVI("missing_rank", rank), KV("text", text));
+    if (text[0] != '\0')
+        log_warn("collective stalled", KVI("missing_rank", rank), KV("text", text));
+    else
+        log_info("collectives go on");
+    if (m->hub.stalled != NULL)
+        m->hub.stalled(m->hub.ctx, text);
 }
 
 static void checkpoint_send(void *ctx, cJSON *message)

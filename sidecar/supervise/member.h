@@ -37,6 +37,7 @@ struct member_options { /* texts are kept */
 struct member_hub {
     void (*broadcast)(void *ctx, cJSON *message /* taken */);
     void (*committed)(void *ctx, int64_t step, const char *uri);
+    void (*stalled)(void *ctx, const char *text); /* "": not any more */
     void *ctx;
 };
 

@@ -130,6 +130,8 @@ void coordinator_report(const struct coordinator *c, const struct coordinator_no
     (void)snprintf(r.checkpoint_uri, sizeof r.checkpoint_uri, "%s", c->committed_uri);
     (void)snprintf(r.give_up_reason, sizeof r.give_up_reason, "%s", h->give_up_reason);
     (void)snprintf(r.give_up_message, sizeof r.give_up_message, "%s", h->give_up_message);
+    if (c->phase == COORDINATOR_RUN)
+        (void)snprintf(r.stalled, sizeof r.stalled, "%s", c->stalled);
     r.rounds = xcalloc(h->round_count + 1, sizeof *r.rounds);
     memcpy(r.rounds, h->rounds, h->round_count * sizeof *r.rounds);
     r.members = xcalloc((size_t)c->count, sizeof *r.members);

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from conftest import BUILD
 from group import Group
 
 SLEEP = ["sh", "-c", 'echo "start $RINGMASTER_ROUND $RINGMASTER_FENCE $RINGMASTER_RESUME_STEP"; exec sleep 1000']
@@ -72,6 +73,20 @@ def test_a_sidecar_without_its_launcher_is_not_counted(make_group, wait_for):
     assert group.out("chief-0") == ""
     group.start_launcher("worker-1")
     wait_for(group.running, what="all running")
+
+
+def test_a_rank_that_sends_nothing_is_named(make_group, wait_for, env):
+    """The coordinator's report says which tensor waits for whom, and that it does not any more."""
+    reducer = str(BUILD / "tests/programs/reducer")
+    late = ["sh", "-c", 'while [ ! -e ../go ]; do sleep 0.05; done; exec "$0"', reducer]
+    group = make_group(three([reducer], worker_1=late))
+    group.env["RINGMASTER_STALL_WARNING"] = "1s"
+    group.start()
+    said = wait_for(lambda: (group.control.last or {}).get("stalled"), what="a stall")
+    assert "rank 2 (worker-1)" in said and "gradient-" in said and "2 of 3 ranks have sent it" in said
+    (group.dir / "go").touch()
+    wait_for(lambda: "stalled" not in group.control.last, what="the stall over")
+    assert group.control.last["round"] == 1
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------------

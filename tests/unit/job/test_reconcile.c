@@ -194,6 +194,27 @@ Test(reconcile, what_keeps_a_pod_from_starting_is_said_on_the_job)
     world_free(w);
 }
 
+Test(reconcile, a_stalled_collective_is_said_on_the_job)
+{
+    struct world *w = world_new(fixture_job(0, 0, 2, 0, 0));
+
+    (void)world_settle(w);
+    world_run(w);
+    (void)world_settle(w);
+    (void)snprintf(w->coordinator.stalled, sizeof w->coordinator.stalled, "\"w\" has waited 60 s for rank 1 (worker-1)");
+    (void)world_settle(w);
+    (void)world_settle(w);
+    cr_expect(is_true(w, CONDITION_DEGRADED) && w->warnings == 1, "told once, not at every look");
+    cr_expect_str_eq(reason(w, CONDITION_DEGRADED), "CollectiveStalled");
+    cr_expect_str_eq(w->status->conditions[CONDITION_DEGRADED].message,
+                     "a collective is stalled: \"w\" has waited 60 s for rank 1 (worker-1)");
+    expect_phase(w, PHASE_RUNNING);
+    w->coordinator.stalled[0] = '\0';
+    (void)world_settle(w);
+    cr_expect(!is_true(w, CONDITION_DEGRADED) && w->warnings == 1);
+    world_free(w);
+}
+
 Test(reconcile, a_refused_creation_is_said_on_the_job)
 {
     struct world *w = world_new(fixture_job(0, 0, 1, 0, 0));

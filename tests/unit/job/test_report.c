@@ -10,6 +10,7 @@ static struct coordinator_report full_report(void)
         .formed_ms = 1700000000123, .form_seconds = 0.25,
         .counters = { .restarts = 3, .restarts_counted = 2, .disruptions = 1, .streak = 1, .window = { .parts = { { 99, 1 }, { 100, 1 } }, .part_count = 2 } },
         .checkpoint_step = 500, .checkpoint_ms = 1700000001000, .checkpoint_uri = "/ckpt/step-500", .resume_step = 450, .over = true,
+        .stalled = "\"w\" has waited 60 s for rank 1 (worker-0)",
         .gave_up = true, .give_up_reason = "PermanentExitCode", .give_up_message = "worker-1 \"exited\"\n", .sent_ms = 1700000002000,
     };
 
@@ -45,6 +46,7 @@ Test(report, what_is_written_is_read_back_whole)
     cr_expect(back.round_count == 1 && back.rounds[0].cause.exit_code == 137 && back.rounds[0].cause.lost_steps.value == 12);
     cr_expect(back.member_count == 2 && back.members[0].loss == 0.125 && !back.members[1].has_loss && back.members[1].step == -1);
     cr_expect_str_eq(back.members[0].metrics, "{\"accuracy\":0.97}");
+    cr_expect_str_eq(back.stalled, r.stalled);
     cr_expect(back.over && back.gave_up && back.resume_step == 450 && back.counters.window.part_count == 2 && back.counters.window.parts[1].at_ms == 100);
     report_release(&r);
     report_release(&back);
