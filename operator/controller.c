@@ -441,6 +441,7 @@ void controller_measure(const struct controller *c, struct metrics *m)
     }
     m->nodes = c->node_count > 0 ? (size_t)c->node_count : 0;
     m->queue_length = kube_queue_length(c->queue);
+    m->states = state_count(c->states);
     m->jobs_in_work = kube_queue_in_work(c->queue);
     m->leading = controller_may_write(c);
     m->synced = c->synced;

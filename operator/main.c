@@ -195,6 +195,14 @@ static void end_when_idle(struct program *p)
 
 /* ---- every second ----------------------------------------------------------------------------------------------------- */
 
+static void measure_heap(struct metrics *m)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    m->heap_bytes = info.uordblks + info.hblkhd;
+    m->heap_free_bytes = info.fordblks;
+}
+
 /* After work, when nothing is under way: what lies free between what is kept is given back, a few milliseconds for all of it. */
 static void give_back_memory(struct program *p)
 {
@@ -214,6 +222,7 @@ static void on_tick(void *ctx)
     }
     give_back_memory(p);
     controller_measure(p->controller, &p->metrics);
+    measure_heap(&p->metrics);
     if (p->surface != NULL) {
         p->metrics.coordinators = surface_coordinators(p->surface);
         surface_tell(p->surface, &p->metrics);

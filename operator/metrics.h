@@ -17,7 +17,8 @@ struct metrics {
     uint64_t pass_buckets[METRICS_BUCKETS]; /* of a look at a job, from the queue to the last reply; not cumulative */
     double pass_seconds;
     /* gauges */
-    size_t jobs, pods, services, nodes, cache_bytes, queue_length, jobs_in_work, coordinators;
+    size_t jobs, pods, services, nodes, cache_bytes, queue_length, jobs_in_work, coordinators, states;
+    size_t heap_bytes, heap_free_bytes; /* what the program holds of malloc's memory, and what lies free between that */
     bool leading, synced;
     struct kube_client_stats client;
 };

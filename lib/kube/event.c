@@ -1,6 +1,6 @@
 #include "kube/event.h"
 
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ struct memory {
     int64_t first_wall_ms;   /* EXACT: of the first; ALIKE: of the window */
     int64_t count;           /* EXACT: occurrences; ALIKE: in the window; OBJECT: tokens left */
     int64_t refill_ms;       /* OBJECT: when the last token was given */
-    struct kube_key key;     /* EXACT: of the Event; name "" = not written */
+    uint64_t mark;           /* EXACT: at the end of the Event's name; 0 = not written */
 };
 
 struct kube_events {
@@ -157,6 +157,18 @@ static void copy_message(char ret[KUBE_MESSAGE_MAX], const char *prefix, const c
     ret[end] = '\0';
 }
 
+/* Of what it is about, and its mark. */
+static void name_event(const struct kube_reference *about, uint64_t mark, struct kube_key *ret)
+{
+    char name[KUBE_NAME_MAX];
+    size_t prefix = strnlen(about->key.name, NAME_PREFIX_MAX);
+
+    while (prefix > 0 && strchr(".-", about->key.name[prefix - 1]) != NULL)
+        prefix--; /* a name that was cut must not end in what no label may end in */
+    (void)snprintf(name, sizeof name, "%.*s.%016" PRIx64, (int)prefix, about->key.name, mark);
+    (void)kube_key_set(ret, about->key.ns[0] != '\0' ? about->key.ns : "default", name);
+}
+
 void kube_events_decide(struct kube_events *ev, const struct kube_event *event, int64_t wall_ms, struct kube_event_write *ret)
 {
     uint8_t wanted[DIGEST];
@@ -173,17 +185,12 @@ void kube_events_decide(struct kube_events *ev, const struct kube_event *event, 
         m->first_wall_ms = wall_ms;
     if (!object_may_write(ev, event, wall_ms))
         return;
-    ret->kind = m->key.name[0] != '\0' ? KUBE_EVENT_PATCH : KUBE_EVENT_CREATE;
+    ret->kind = m->mark != 0 ? KUBE_EVENT_PATCH : KUBE_EVENT_CREATE;
     if (ret->kind == KUBE_EVENT_CREATE) {
-        char name[KUBE_NAME_MAX];
-        size_t prefix = strnlen(event->about.key.name, NAME_PREFIX_MAX);
-        while (prefix > 0 && strchr(".-", event->about.key.name[prefix - 1]) != NULL)
-            prefix--; /* a name that was cut must not end in what no label may end in */
-        snprintf(name, sizeof name, "%.*s.%016llx", (int)prefix, event->about.key.name,
-                 (unsigned long long)((ev->seed ^ (uint64_t)wall_ms << 20) + ++ev->serial));
-        (void)kube_key_set(&m->key, event->about.key.ns[0] != '\0' ? event->about.key.ns : "default", name);
+        m->mark = (ev->seed ^ (uint64_t)wall_ms << 20) + ++ev->serial;
+        m->mark += m->mark == 0;
     }
-    ret->key = m->key;
+    name_event(&event->about, m->mark, &ret->key);
     ret->count = m->count;
     ret->first_wall_ms = m->first_wall_ms;
     ret->last_wall_ms = wall_ms;
@@ -192,9 +199,12 @@ void kube_events_decide(struct kube_events *ev, const struct kube_event *event, 
 
 void kube_events_lost(struct kube_events *ev, const struct kube_key *key)
 {
+    const char *dot = strrchr(key->name, '.');
+    uint64_t mark = dot != NULL ? strtoull(dot + 1, NULL, 16) : 0;
+
     for (size_t i = 0; i < ev->counts[EXACT]; i++)
-        if (kube_key_equal(&ev->memories[EXACT][i].key, key))
-            ev->memories[EXACT][i].key = (struct kube_key){ .ns = "", .name = "" };
+        if (mark != 0 && ev->memories[EXACT][i].mark == mark)
+            ev->memories[EXACT][i].mark = 0;
 }
 
 /* ---- bodies ------------------------------------------------------------------------------------------------------------ */

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import secrets
 import signal
 import subprocess
 import sys
@@ -221,8 +222,9 @@ def namespace(cluster, name):
 
 @pytest.fixture
 def kube(cluster, request):
-    """A namespace of the test's own; gone at the end."""
-    with namespace(cluster, "t-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")) as made:
+    """A namespace of the test's own; gone at the end. One that was of the same name may still be on its way out."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:44].strip("-")
+    with namespace(cluster, f"t-{name}-{secrets.token_hex(3)}") as made:
         yield made
 
 

@@ -15,6 +15,7 @@ import image
 import pytest
 from conftest import Operator, job, wait_until
 from control_plane import HOST_IP
+from faults import Processes
 
 HTTP, CHANNEL = (18090, 18091), (18443, 18444)
 SECRET = "operator-tls"
@@ -143,6 +144,36 @@ def test_the_channel_ends_up_at_the_leader_whoever_dies(kube, pair):
     for i in range(2):
         kube.shell(f"found-worker-{i}", "touch /tmp/go")
     kube.wait_phase("found", "Succeeded")
+
+
+@pytest.mark.parametrize("fault", ["process", "sidecar", "coordinator"])
+def test_what_nobody_could_hear_is_in_the_status_all_the_same(kube, pair, fault):
+    """No operator is there from before the restart in place until all pods are over: the coordinator's last word is in its pod."""
+    two = pair()
+    kube.apply(ring("untold"))
+    kube.wait_phase("untold", "Running", timeout_s=60)
+    wait_until("the coordinator is at the leader", lambda: two.has_coordinators(1), 40)
+    for operator in two.operators:
+        operator.kill()
+    uid = kube.get("trainingjob", "untold")["metadata"]["uid"]
+    found = [p for p in Processes().find() if p.get("JOB_UID") == uid and p.trains]
+    trains = {p.member: p for p in sorted(found, key=lambda p: -int(p.started))}  # the launcher's child, and not what that has started
+    assert sorted(trains) == ["worker-0", "worker-1"]
+    if fault == "process":
+        trains["worker-1"].kill()
+    else:
+        kill_sidecar(kube, "untold-worker-1" if fault == "sidecar" else "untold-worker-0")
+    wait_until("the second round", lambda: {p.member for p in Processes().find() if p.get("JOB_UID") == uid and p.trains and p.get("ROUND") == "2"} ==
+               set(trains), 60)
+    for i in range(2):
+        kube.shell(f"untold-worker-{i}", "touch /tmp/go")
+    wait_until("all pods are over", lambda: {p["status"]["phase"] for p in kube.list("pods")} == {"Succeeded"}, 60)
+    two.start()
+    status = kube.wait_phase("untold", "Succeeded", timeout_s=60)
+    by_user = int(fault == "process")
+    assert (status["restarts"], status["restartsCountTowardsMax"], status["disruptions"]) == (1, by_user, 1 - by_user), status
+    told = [(f["role"], f["index"], f.get("exitCode")) for f in status["failures"]]
+    assert told == [("Worker", 0 if fault == "coordinator" else 1, 137 if by_user else None)], status["failures"]
 
 
 def kill_sidecar(kube, pod):

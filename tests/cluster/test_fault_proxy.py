@@ -16,7 +16,7 @@ from fault_proxy import Chaos, LateWatch, TcpProxy
 from fault_world import FINAL, ROOT, Operator, World, in_lanes
 from traffic import KINDS, QUIET_S, Traffic, history, name_of, run_one, wrong_lives
 
-SECONDS = float(os.environ.get("FAULT_SECONDS", "45"))
+SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
 SEED = int(os.environ.get("FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 DRIVERS = 3          # jobs under way in each namespace
 
