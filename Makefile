@@ -162,7 +162,7 @@ $(TOP)/client/python/.stamp: $(PY_FILES)
 # ---- what has to be installed -----------------------------------------------------------------------------------------
 # The stamps say "looked and found"; a stamp whose packages went away again is mended by `make deps`, which always looks.
 APT := build-essential libc6-dev pkg-config libcjson-dev libyaml-dev libssl-dev libcurl4-openssl-dev libwebsockets-dev ca-certificates procps python3 python3-venv
-APT_TEST := libcriterion-dev clang clang-tidy libclang-rt-14-dev valgrind strace gdb mandoc chromium
+APT_TEST := libcriterion-dev clang clang-tidy libclang-rt-14-dev valgrind strace gdb mandoc chromium qemu-user
 .PHONY: deps
 deps: ## install all that building, running and testing need (asks for root only when a package is missing)
 	@mkdir -p $(TOP)

@@ -4,8 +4,8 @@
 bench_allreduce.py OUT.json [--ranks 2,4] [--sizes 4,4096,...] [--repeat 3]
 
 Everyone is measured in turn, size by size, so that what else the machine does meets all alike; of the repetitions the median
-counts. `engine` is the ring alone, from sidecar to sidecar, which is what a peer without a sidecar has to be held against;
-`process` goes from training process to training process.
+counts. `engine` is the ring alone, from sidecar to sidecar, which is what a peer without a sidecar has to be held against: over
+TCP, and through memory as the local runner has it. `process` goes from training process to training process (through memory).
 """
 
 import argparse
@@ -24,10 +24,11 @@ SIZES = [4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "lo"]
 
 
-def loop(command):
+def loop(command, **environment):
     """Median in microseconds of one of the loops in bench/allreduce; None: it did not end in time."""
     try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True, timeout=120)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True, timeout=60,
+                              env={**os.environ, **environment})
     except subprocess.TimeoutExpired:
         return None
     return float(done.stdout.split()[2])
@@ -49,6 +50,7 @@ def process(ranks, size, arena):
 
 CONTESTANTS = {
     "engine": lambda n, size: loop([BENCH / "ring", n, size]),
+    "engine in memory": lambda n, size: loop([BENCH / "ring", n, size], RING_MEMORY_DIR="/dev/shm"),
     "process": lambda n, size: process(n, size, False),
     "process in arena": lambda n, size: process(n, size, True),
     "OpenMPI TCP": lambda n, size: loop([*MPI, "--mca", "btl", "tcp,self", "-np", n, BENCH / "openmpi", size]),
@@ -104,9 +106,10 @@ def rows_of(ranks, size, us):
             rows += latency_row(ranks, size, "process", us, "OpenMPI TCP", 1.5)
     if size >= SMALL:
         rows += bandwidth_row(ranks, size, "engine", us, tcp, 1.3 if size >= 16 << 20 else 1.0)
+        rows += bandwidth_row(ranks, size, "engine in memory", us, ["OpenMPI shared memory"], 1.0)
     if size >= 1 << 20:
         rows += bandwidth_row(ranks, size, "process", us, tcp, 1.0)
-        rows += bandwidth_row(ranks, size, "process in arena", us, ["engine"], 0.95)
+        rows += bandwidth_row(ranks, size, "process in arena", us, ["engine in memory"], 0.95)
     return rows
 
 

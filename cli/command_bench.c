@@ -14,7 +14,7 @@
 struct options {
     struct bench_options bench;
     int64_t processes;
-    int dtype, redop;
+    int dtype, redop, transport;
     const char *install_dir, *socket;
 };
 
@@ -23,6 +23,7 @@ struct options {
 static const char *const DTYPES[] = { "float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8", NULL };
 static const unsigned DTYPE_OF[] = { SHM_F32, SHM_F64, SHM_F16, SHM_BF16, SHM_I32, SHM_I64, SHM_I8, SHM_U8 };
 static const char *const REDOPS[] = { "sum", "average", "min", "max", "product", NULL };
+static const char *const TRANSPORTS[] = { "memory", "tcp", NULL };
 static const unsigned REDOP_OF[] = { SHM_SUM, SHM_AVERAGE, SHM_MIN, SHM_MAX, SHM_PRODUCT };
 
 static const struct opt_def OPTIONS[] = {
@@ -44,6 +45,8 @@ static const struct opt_def OPTIONS[] = {
       .help = "buffers in the memory that is shared with the sidecar: nothing is copied" },
     { .flag = "check", .def = "true", .type = OPT_BOOL, .at = AT(bench.check, bool), .help = "compare every element of the last result" },
     { .flag = "percentiles", .type = OPT_BOOL, .at = AT(bench.percentiles, bool), .help = "two more columns: median and 99th percentile" },
+    { .flag = "ring-transport", .def = "memory", .type = OPT_ENUM, .at = AT(transport, int), .names = TRANSPORTS,
+      .help = "between the sidecars of this machine; not used inside a job" },
     { .flag = "install-dir", .env = "RINGMASTER_INSTALL_DIR", .type = OPT_TEXT, .at = AT(install_dir, const char *), .value = "DIR",
       .help = "prefix or build directory of launcher, sidecar and libraries (default: where this program is)" },
     /* What the launcher of a job sets: then this process is a rank, and not the one to start ranks. */
@@ -66,7 +69,7 @@ static int be_a_rank(const struct options *o)
 /* A job on this machine whose processes are this very command. */
 static int start_ranks(const struct options *o, int argc, char **argv)
 {
-    char self[4096], directory[] = "/tmp/ringmaster-bench-XXXXXX", count[24], job_dir[64], install[4096];
+    char self[4096], directory[] = "/tmp/ringmaster-bench-XXXXXX", count[24], job_dir[64], install[4096], transport[32];
     struct error e = ERROR_INIT;
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
 
@@ -78,8 +81,9 @@ static int start_ranks(const struct options *o, int argc, char **argv)
     (void)snprintf(count, sizeof count, "%lld", (long long)o->processes);
     (void)snprintf(job_dir, sizeof job_dir, "--job-dir=%s", directory);
     (void)snprintf(install, sizeof install, "--install-dir=%s", o->install_dir != NULL ? o->install_dir : "");
+    (void)snprintf(transport, sizeof transport, "--ring-transport=%s", TRANSPORTS[o->transport]);
     char **words = xcalloc((size_t)argc + 16, sizeof *words);
-    const char *const before[] = { "run", "-np", count, "--name=bench", job_dir, "--plain", "--no-log-prefix" };
+    const char *const before[] = { "run", "-np", count, "--name=bench", job_dir, transport, "--plain", "--no-log-prefix" };
     size_t n = 0;
     for (; n < COUNT(before); n++)
         words[n] = xstrdup(before[n]);

@@ -17,7 +17,10 @@ struct run_options {
     const char *file, *job_dir, *report, *install_dir, *name;
     bool resume, overwrite, plain, color, quiet, logs, log_prefix, log_timestamps, verbose;
     int64_t timeout_ms, grace_ms, ring_port, framework_port;
+    int ring_transport;
 };
+
+static const char *const TRANSPORTS[] = { "memory", "tcp", NULL };
 
 #define AT(field, type) OPT_AT(struct run_options, field, type)
 
@@ -50,6 +53,8 @@ static const struct opt_def OPTIONS[] = {
       .help = "with a command: the job's name (default: from the script's)" },
     { .flag = "ring-port", .type = OPT_INT, .at = AT(ring_port, int64_t), .min = 1, .max = 65535, .value = "PORT",
       .help = "port of the sidecars, in place of spec.sidecar.ringPort" },
+    { .flag = "ring-transport", .def = "memory", .type = OPT_ENUM, .at = AT(ring_transport, int), .names = TRANSPORTS,
+      .help = "how sidecars move tensors: through shared memory, or TCP as on a cluster" },
     { .flag = "framework-port", .type = OPT_INT, .at = AT(framework_port, int64_t), .min = 1, .max = 65535, .value = "PORT",
       .help = "first port in TF_CONFIG, in place of spec.tfConfig.port; without it the next free range is taken" },
     { .flag = "install-dir", .env = "RINGMASTER_INSTALL_DIR", .type = OPT_TEXT, .at = AT(install_dir, const char *), .value = "DIR",
@@ -176,7 +181,7 @@ static int drive(const struct run_options *o, const struct np_options *np, struc
     struct runner_options options = {
         .install_dir = o->install_dir, .report_dir = o->report, .output_dir = np->output_filename, .resume = o->resume,
         .verbose = o->verbose, .show_logs = o->logs, .timeout_ms = o->timeout_ms, .grace_ms = o->grace_ms,
-        .ring_port = o->ring_port, .framework_port = o->framework_port,
+        .ring_port = o->ring_port, .framework_port = o->framework_port, .ring_over_tcp = o->ring_transport == 1,
         .screen = { .plain = o->plain, .no_color = !o->color, .quiet = o->quiet, .log_prefix = o->log_prefix,
                     .log_timestamps = o->log_timestamps || np->log_timestamps },
     };

@@ -188,6 +188,9 @@ static int sidecar_start(struct replica *r, struct error *e)
         return -1;
     if (o->verbose)
         process_environment_set(&c.environment, "RINGMASTER_LOG_LEVEL", "debug");
+    auto_free char *run = fs_join(o->dir->runtime, "run");
+    if (!o->ring_over_tcp)
+        process_environment_set(&c.environment, "RINGMASTER_RING_MEMORY", run);
     int rc = start_child(&r->sidecar, &c, fd, e);
     container_release(&c);
     r->sidecar_start_at_ms = 0;

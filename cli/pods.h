@@ -33,6 +33,7 @@ struct pods_options {
     const struct address_plan *addresses;
     const char *control;        /* path of the control socket */
     const char *checkpoint_dir;
+    bool ring_over_tcp;         /* else the sidecars move tensors through memory in the runtime directory */
     bool verbose;               /* sidecars log what they do */
     const char *output_dir;     /* output goes to rank.N/stdout in it, too; NULL = not */
 };

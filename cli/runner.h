@@ -17,6 +17,7 @@ struct runner_options {
     const char *output_dir;        /* NULL, or where output is copied to, by rank */
     bool resume, verbose, show_logs;
     int64_t timeout_ms, grace_ms;  /* 0 = the manifest's */
+    bool ring_over_tcp;         /* else through memory that the sidecars share */
     int64_t ring_port, framework_port;
     struct screen_options screen;
 };

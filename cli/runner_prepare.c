@@ -133,7 +133,8 @@ int runner_prepare(struct runner *r, struct error *e)
         return -1;
     r->control_path = fs_join(run, "control.sock");
     struct pods_options pods = { .loop = r->loop, .dir = &r->dir, .install = &r->install, .job = r->job, .addresses = &r->ports.plan,
-                                 .control = r->control_path, .checkpoint_dir = r->checkpoint_dir, .verbose = r->options.verbose };
+                                 .control = r->control_path, .checkpoint_dir = r->checkpoint_dir,
+                                 .ring_over_tcp = r->options.ring_over_tcp, .verbose = r->options.verbose };
     for (int role = 0; role < ROLE_COUNT; role++)
         if (r->job->spec.roles[role].present && r->job->spec.roles[role].replicas > 0 &&
             check_replica(r, &pods, (enum job_role)role, e) < 0)

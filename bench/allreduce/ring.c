@@ -1,6 +1,7 @@
 /*
  * Ringmaster's ring alone, from engine to engine: ring RANKS BYTES... forks the ranks, joins them over loopback and prints a line of
  * figures (figures.h) for each size. The tensors are memory of the engine's own process; no training process is there.
+ * RING_MEMORY_DIR: data moves through memory in that directory in place of TCP. RING_SPIN_US, RING_CHUNK: see engine.h.
  */
 #include <string.h>
 #include <sys/socket.h>
@@ -163,7 +164,7 @@ static int run(void)
     const char *option = getenv("RING_SPIN_US");
     self.identity = (struct link_identity){ .key = key, .job_uid = "bench", .member = self.members[self.rank].member };
     struct engine_options options = { .key = key, .job_uid = "bench", .member = self.identity.member,
-                                      .spin_us = option != NULL ? atoi(option) : 0,
+                                      .memory_dir = getenv("RING_MEMORY_DIR"), .spin_us = option != NULL ? atoi(option) : 0,
                                       .chunk_bytes = getenv("RING_CHUNK") != NULL ? atoi(getenv("RING_CHUNK")) : 0 };
     struct engine_events events = { .on_formed = on_formed, .on_lost = on_lost };
     struct ring_plan plan = { .fence = FENCE(1, 1), .rank = self.rank, .size = self.size, .members = self.members };

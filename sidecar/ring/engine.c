@@ -335,6 +335,8 @@ static void on_again(void *ctx)
 
 void engine_stay_awake(struct engine *g)
 {
+    if (g->group != NULL)
+        mesh_wake(g->group->mesh);
     g->spin_until_ns = clock_mono_ns() + g->spin_ns;
 }
 
@@ -347,10 +349,10 @@ static bool on_idle(void *ctx)
     struct engine *g = ctx;
     int64_t before = clock_mono_ns();
 
-    if (clients_look(g))
+    if (clients_look(g) || (g->group != NULL && mesh_look(g->group->mesh)))
         return true;
     if (before >= g->spin_until_ns || before < g->crowded_until_ns)
-        return !clients_sleep(g);
+        return !clients_sleep(g) || (g->group != NULL && !mesh_sleep(g->group->mesh));
     (void)sched_yield();
     int64_t now = clock_mono_ns();
     if (now - before > CROWDED_NS)

@@ -453,7 +453,7 @@ static struct group *group_new(struct engine *g, const struct ring_plan *plan)
     }
     struct mesh_shape shape = { .self = &g->identity, .members = p->members, .fence = p->fence, .rank = p->rank, .size = p->size,
                                 .lanes = 1, .timeout_ms = g->options.connect_timeout_ms,
-                                .pulse = g->pulse };
+                                .pulse = g->pulse, .memory_dir = g->options.memory_dir };
     struct mesh_events events = { .on_ready = on_mesh_ready, .on_lost = on_mesh_lost, .ctx = g };
     p->mesh = mesh_new(g->loop, &shape, &events);
     p->streams = xcalloc(size, sizeof *p->streams);

@@ -5,6 +5,10 @@
  * Of two ranks the higher one dials. Up to MESH_FULL ranks every pair is joined when the round forms; larger rounds join the
  * neighbours in rank then, and other pairs when a collective first needs them (both ends begin it, so both know).
  *
+ * Ranks of one machine may be told to use memory that they share in place of TCP (mesh_shape.memory_dir): then each lane is a pipe
+ * (pipe.h), and its TCP connection wakes who sleeps and tells of the other's end. Who uses such a mesh has to call mesh_look while it
+ * is awake and mesh_sleep before it sleeps.
+ *
  * One thread: the engine's. A connection that ends is reported once, from the loop, unless a collective meets it first.
  */
 #ifndef SIDECAR_RING_MESH_H
@@ -29,6 +33,8 @@ struct mesh_lane {
     struct mesh *mesh;
     struct loop_source *source;
     struct link *dialling;
+    struct pipe *pipe;         /* NULL: TCP */
+    bool closed;               /* pipe: the other end is gone; what it wrote before can be read */
 };
 
 struct mesh_events {
@@ -45,6 +51,7 @@ struct mesh_shape {
     int32_t rank, size, lanes;
     int64_t timeout_ms;                /* for dialling */
     struct pulse *pulse;               /* is told whose bytes come; may be NULL */
+    const char *memory_dir;            /* all ranks are on this machine and share this directory; NULL: they are not. Borrowed */
 };
 
 /* loop NULL: nothing is watched or dialled (tests that put connections in by hand). */
@@ -62,6 +69,12 @@ int32_t mesh_lanes(const struct mesh *m);
 struct mesh_lane *mesh_lane(struct mesh *m, int32_t rank, int32_t lane);
 /* The round is over: nothing is dialled or reported any more. The connections stay open: see README.md. */
 void mesh_stop(struct mesh *m);
+
+/* Pipes only; both are cheap when there are none. Tells by on_ready what can be read or written now; false: nothing new. */
+bool mesh_look(struct mesh *m);
+/* The thread is about to sleep; false: not now, something has come. */
+bool mesh_sleep(struct mesh *m);
+void mesh_wake(struct mesh *m); /* it is awake again */
 
 /* Bytes moved (> 0); 0: none now; -1: the connection is gone (ERROR_PEER_LOST). */
 MUST_CHECK ssize_t mesh_send(struct mesh_lane *l, const struct iovec *parts, size_t count, struct error *e);

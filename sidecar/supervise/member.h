@@ -28,6 +28,7 @@ struct member_options { /* texts are kept */
     const char *checkpoint_volume, *checkpoint_memory; /* volume NULL: memory only */
     int32_t checkpoint_keep;
     int64_t arena_bytes, results_bytes, connect_timeout_ms;
+    const char *ring_memory;    /* see engine.h, memory_dir */
     int32_t chunk_bytes;
     int64_t stall_warning_ms, stall_shutdown_ms; /* see engine.h */
     bool elastic;                         /* the job's: a process may stay for the next round */

@@ -25,6 +25,9 @@
 
 struct world;
 
+/* Set: data moves through memory in this directory in place of TCP. */
+static const char *world_memory_dir;
+
 struct node {
     struct world *world;
     int rank, listen_fd;
@@ -212,7 +215,7 @@ static inline void world_start(struct world *w, int size, int32_t chunk_bytes)
     memset(w, 0, sizeof *w);
     w->size = size;
     w->options = (struct engine_options){ .arena_bytes = 64 << 20, .results_bytes = 8 << 20, .connect_timeout_ms = 20000,
-                                          .chunk_bytes = chunk_bytes };
+                                          .chunk_bytes = chunk_bytes, .memory_dir = world_memory_dir };
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_cond_init(&w->changed, NULL);
     if (loop_new(&w->loop, &e) < 0)

@@ -889,6 +889,32 @@ static void show_speed(int size)
     tear_down(&s);
 }
 
+/* The same through memory that the ranks share. */
+static void test_through_memory(bool quick)
+{
+    char directory[] = "/dev/shm/ringmaster-test-XXXXXX";
+
+    if (mkdtemp(directory) == NULL) {
+        perror(directory);
+        exit(1);
+    }
+    world_memory_dir = directory;
+    for (int size = quick ? 3 : 2; size <= (quick ? 3 : 4); size++) {
+        test_allreduce(size, true);
+        test_broadcast(size);
+        test_allgather(size);
+        test_order_and_bits(size);
+        test_idle(size);
+        test_killed_rank(size, size - 1);
+        test_killed_rank(size, 0);
+        test_client_leaves(size);
+    }
+    world_memory_dir = NULL;
+    begin("files of shared memory are gone", 4);
+    CHECK(rmdir(directory) == 0, "%s is not empty", directory);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     bool quick = argc > 1 && strcmp(argv[1], "quick") == 0, speed = argc > 1 && strcmp(argv[1], "speed") == 0;
@@ -924,6 +950,7 @@ int main(int argc, char **argv)
         test_client_leaves(size);
         test_rank_that_does_not_come(size);
     }
+    test_through_memory(quick);
     begin("the kills above met all-reduces under way", quick ? 3 : 4);
     CHECK(killed_in_the_middle > 0, "none did: the tensor is too small for this machine");
     end();

@@ -22,7 +22,7 @@ struct areas request_areas(uint64_t arena_bytes)
     struct areas a = { .large_bytes = arena_bytes / 4 / ARENA_ALIGN * ARENA_ALIGN };
     a.small_bytes = arena_bytes / ARENA_ALIGN * ARENA_ALIGN - a.large_bytes;
     a.small_max = power_of_two(arena_bytes / 4096, 4096, 256u << 10);
-    a.piece_max = power_of_two(a.large_bytes / 8, 4096, 32u << 20);
+    a.piece_max = power_of_two(a.large_bytes / 8, 4096, 4u << 20); /* while one is reduced the next is copied in, in the cache */
     return a;
 }
 

@@ -12,8 +12,8 @@
 Test(request, areas_share_the_arena_by_its_size_alone)
 {
     static const struct { uint64_t arena, small_max, piece_max; } rows[] = {
-        { 64 * KIB, 4096, 4096 }, { 1 * MIB, 4096, 32 * KIB }, { 64 * MIB, 16 * KIB, 2 * MIB }, { 256 * MIB, 64 * KIB, 8 * MIB },
-        { 1 * GIB, 256 * KIB, 32 * MIB }, { 64 * GIB, 256 * KIB, 32 * MIB }, { 200 * MIB + 17, 32 * KIB, 4 * MIB },
+        { 64 * KIB, 4096, 4096 }, { 1 * MIB, 4096, 32 * KIB }, { 64 * MIB, 16 * KIB, 2 * MIB }, { 256 * MIB, 64 * KIB, 4 * MIB },
+        { 1 * GIB, 256 * KIB, 4 * MIB }, { 64 * GIB, 256 * KIB, 4 * MIB }, { 200 * MIB + 17, 32 * KIB, 4 * MIB },
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {
