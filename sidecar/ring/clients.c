@@ -330,7 +330,7 @@ static void give_up_announced(struct engine *g, const struct client *c)
         announced += q->client == c && q->announced;
     if (announced == 0)
         return;
-    (void)snprintf(why, sizeof why, "its training process left with %zu collective%s in flight", announced,
+    (void)snprintf(why, sizeof why, ENGINE_PROCESS_LEFT " with %zu collective%s in flight", announced,
                    announced == 1 ? "" : "s");
     group_lost(g, g->group->rank, why);
 }

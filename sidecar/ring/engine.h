@@ -43,6 +43,9 @@ struct engine_stats {
     int32_t slowest_rank;                 /* who was waited for most, -1 = unknown */
 };
 
+/* In on_lost's text when what the group lost is a rank's process, and not its sidecar or the way to it. */
+#define ENGINE_PROCESS_LEFT "its training process left"
+
 struct engine_events {
     void (*on_formed)(void *ctx, uint64_t fence, int self_test_ok, double seconds);
     void (*on_lost)(void *ctx, uint64_t fence, int32_t rank /* -1 unknown */, const char *text);

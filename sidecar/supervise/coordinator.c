@@ -472,6 +472,7 @@ static void on_ring(struct step *s, const struct coordinator_event *ev)
         struct cause cause = { .kind = CAUSE_RING_LOST, .member = ev->member, .direct = false, .at_ms = s->now->mono_ms };
         if (r->lost_rank >= 0 && r->lost_rank < c->world)
             cause.member = r->lost_rank;
+        cause.left = strstr(r->text, ENGINE_PROCESS_LEFT) != NULL;
         (void)snprintf(cause.text, sizeof cause.text, "%s", r->text);
         verdict_consider(s, &cause);
     }

@@ -12,6 +12,7 @@
 
 #define SETTLE_DIRECT_MS 30     /* after an end that explains itself: others that ended at the same moment may have been first */
 #define SETTLE_INDIRECT_MS 300  /* after the sign of a loss alone: its cause may be on its way */
+#define SETTLE_LEFT_MS 3000    /* after the loss of a training process: how it ended is on its way */
 #define STOP_GRACE_MS 2000      /* SIGTERM to SIGKILL, at ABORT */
 #define SAVE_LIMIT_MS 60000     /* longest wait for the last checkpoint before RELEASE */
 
@@ -48,6 +49,7 @@ struct cause {
     enum cause_kind kind;
     int32_t member;
     bool direct;                      /* explains itself; else a consequence is likely */
+    bool left;                        /* RING_LOST: by the member's process: its end will explain it */
     int64_t at_ms;
     char text[256];
 };
@@ -65,6 +67,7 @@ struct coordinator {
     struct history history;
     int32_t seen_round;               /* highest that any member has seen */
     struct cause cause;
+    bool end_is_due;                  /* SETTLE: a process has left the ring, and its end was not told yet */
     int32_t culprit;                  /* GAVE_UP, HANDED: whose pod ends; -1 = none */
     bool claiming;                    /* a claim is under way; one at a time */
     int64_t deadline_ms;              /* of the phase; 0 = none */

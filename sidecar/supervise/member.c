@@ -271,7 +271,8 @@ static void on_ring_lost(void *ctx, uint64_t fence, int32_t rank, const char *te
     (void)snprintf(r.text, sizeof r.text, "%s", text);
     if (m->formed == fence)
         m->formed = 0;
-    trainer_ring_lost(&m->trainer, fence);
+    if (rank != m->options.rank || strstr(text, ENGINE_PROCESS_LEFT) == NULL) /* else its end comes from nothing that the ring does */
+        trainer_ring_lost(&m->trainer, fence);
     if (m->options.rank >= 0)
         send_ring(m, &r);
 }

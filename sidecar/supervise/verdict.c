@@ -9,14 +9,21 @@
 void verdict_consider(struct step *s, const struct cause *cause)
 {
     struct coordinator *c = s->c;
-    int64_t wait = cause->direct ? SETTLE_DIRECT_MS : SETTLE_INDIRECT_MS;
+    bool is_due = cause->left && trainer_is_active(&c->members[cause->member].trainer);
+    int64_t wait = cause->direct ? SETTLE_DIRECT_MS : is_due ? SETTLE_LEFT_MS : SETTLE_INDIRECT_MS;
 
-    if (c->phase == COORDINATOR_RUN)
+    if (c->phase == COORDINATOR_RUN) {
+        c->end_is_due = is_due;
         step_enter(s, COORDINATOR_SETTLE, wait);
-    else if (c->phase != COORDINATOR_SETTLE)
+    } else if (c->phase != COORDINATOR_SETTLE) {
         return;
-    if (c->deadline_ms > s->now->mono_ms + wait)
+    } else if (is_due && !c->end_is_due && !c->cause.direct) {
+        /* Who is killed leaves the ring at once; on a busy machine it may be long until somebody can reap it. */
+        c->end_is_due = true;
         c->deadline_ms = s->now->mono_ms + wait;
+    } else if (c->deadline_ms > s->now->mono_ms + wait && (cause->direct || !c->end_is_due)) {
+        c->deadline_ms = s->now->mono_ms + wait;
+    }
     if (cause_is_better(cause, &c->cause, c))
         c->cause = *cause;
 }

@@ -82,7 +82,7 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
 }
 
 /* One line of a script:
- *   join M STATE [FENCE_ROUND]   lost M   trainer M STATE [term]   exit M CODE [SIGNAL] [AGE] [loss] [oom] [term]   formed M   ringlost M RANK
+ *   join M STATE [FENCE_ROUND]   lost M   trainer M STATE [term]   exit M CODE [SIGNAL] [AGE] [loss] [oom] [term]   formed M   ringlost M RANK [left]
  *   claimed | claimed STEP | claim-conflict | claim-invalid | claim-io   committed STEP   progress M STEP SAVED   wait MS   stop */
 static void run_line(struct bench *b, const char *line, char *ret, size_t size)
 {
@@ -130,9 +130,9 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
     } else if (sscanf(line, "misformed %d", &n[0]) == 1) {
         ring.formed = true;
         ev = (struct coordinator_event){ .kind = EVENT_RING, .member = n[0], .ring = &ring };
-    } else if (sscanf(line, "ringlost %d %d", &n[0], &n[1]) == 2) {
+    } else if (sscanf(line, "ringlost %d %d %63[^\n]", &n[0], &n[1], rest) >= 2) {
         ring.lost_rank = n[1];
-        (void)snprintf(ring.text, sizeof ring.text, "peer lost");
+        (void)snprintf(ring.text, sizeof ring.text, "peer lost%s", rest[0] != '\0' ? ": " ENGINE_PROCESS_LEFT : "");
         ev = (struct coordinator_event){ .kind = EVENT_RING, .member = n[0], .ring = &ring };
     } else if (strncmp(line, "claim", 5) == 0) {
         ev = (struct coordinator_event){ .kind = EVENT_CLAIMED, .restore = &restore, .newest_epoch = FENCE(1, 40) };
@@ -210,6 +210,12 @@ static const struct scenario { const char *name, *const *policy, *const *members
       "join 2 Running 1 > abort 2\ntrainer 2 Waiting > claim\n", 2, 1, 0, 1 },
     { "a ring that is lost waits for its cause", &GROUP, MEMBERS,
       UP "ringlost 0 2 >\nwait 100 >\n= settle\nexit 0 1 loss >\nwait 100 >\nlost 2 >\nwait 29 >\nwait 1 > abort\n", 1, 1, 0, 1 },
+    { "a process that left is waited for, however long it takes to reap it", &GROUP, MEMBERS,
+      UP "ringlost 0 2 left >\nringlost 2 2 left >\nexit 0 1 loss >\nwait 2500 >\n= settle\nexit 2 137 >\nwait 29 >\nwait 1 > abort\n= gather\n", 1, 1, 1, 0 },
+    { "who left is named later than the loss", &GROUP, MEMBERS,
+      UP "ringlost 0 1 >\nwait 200 >\nringlost 2 2 left >\nringlost 1 2 left >\nwait 2000 >\n= settle\nexit 2 137 >\nwait 30 > abort\n", 1, 1, 1, 0 },
+    { "a process that left and lives on", &GROUP, MEMBERS, UP "ringlost 0 2 left >\nwait 1000 >\nringlost 2 2 left >\nwait 1999 >\nwait 1 > abort\n", 1, 1, 0, 1 },
+    { "who left has a sidecar that is lost then", &GROUP, MEMBERS, UP "ringlost 0 2 left >\nwait 1000 >\nlost 2 >\nwait 30 > abort\n", 1, 1, 0, 1 },
     { "a ring that is lost without any other sign", &GROUP, MEMBERS, UP "ringlost 0 2 >\nwait 299 >\nwait 1 > abort\n= gather\n", 1, 1, 0, 1 },
     { "a permanent code", &EXIT_CODE, MEMBERS, UP "exit 2 7 >\nwait 30 > abort 0 abort 1 history leave 2=-1\n= gave-up\nwait 100000 >\n", 1, 0, 0, 0 },
     { "the budget is over", &GROUP, MEMBERS,
