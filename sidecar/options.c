@@ -55,6 +55,7 @@ static const struct opt_def OPTIONS[] = {
       .help = "committed checkpoints that are kept" },
     { .flag = "key-file", .env = "RINGMASTER_KEY_FILE", TEXT(key_file), .value = "FILE",
       .help = "the job's key, 64 hex digits" },
+    { .flag = "tls", .env = "RINGMASTER_TLS", BOOL(tls), .help = "encrypt what goes to other sidecars (TLS 1.3); all of a job must agree" },
     { .flag = "policy", .env = "RINGMASTER_POLICY", TEXT(policy), .value = "JSON",
       .help = "the part of the job that decides on restarts", .hidden = true },
     { .flag = "counters", .env = "RINGMASTER_COUNTERS", TEXT(counters), .value = "JSON",

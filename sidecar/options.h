@@ -16,7 +16,7 @@ struct options {
         *counters, *control, *ring_memory, *control_ca, *last_word, *install, *library_dir;
     int64_t index, rank, size, attempt, port, checkpoint_keep, peer_timeout_ms, connect_timeout_ms, grace_ms;
     int64_t arena_bytes, results_bytes, chunk_bytes, stall_warning_ms, stall_shutdown_ms;
-    bool probe, die_with_parent, leave_with_launcher, version, log_json;
+    bool tls, probe, die_with_parent, leave_with_launcher, version, log_json;
     int log_level, socket_access;
 
     /* made from that by options_check */

@@ -160,7 +160,7 @@ static int make_member(struct server *s, struct error *e)
     struct member_options options = {
         .job = o->job, .job_uid = o->job_uid, .name = o->member, .rank = (int32_t)o->rank, .size = (int32_t)o->size,
         .attempt = (int32_t)o->attempt, .coordinator_host = o->coordinator_host, .coordinator_port = o->coordinator_port,
-        .address = o->address, .port = (int32_t)o->port, .key = o->key, .peer_timeout_ms = o->peer_timeout_ms, .socket = o->socket,
+        .address = o->address, .port = (int32_t)o->port, .key = o->key, .tls = o->tls, .peer_timeout_ms = o->peer_timeout_ms, .socket = o->socket,
         .socket_access = o->socket_access,
         .checkpoint_volume = o->checkpoint_dir, .checkpoint_memory = o->shm_dir, .checkpoint_keep = (int32_t)o->checkpoint_keep,
         .arena_bytes = o->arena_bytes, .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
@@ -227,7 +227,8 @@ static void close_all(struct server *s)
 int serve(const struct options *options, struct error *e)
 {
     struct server s = { .options = options, .fd = -1,
-                        .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->member } };
+                        .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->member,
+                                     .tls = options->tls } };
 
     int result = open_all(&s, e);
     if (result == 0) {

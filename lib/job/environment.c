@@ -450,6 +450,8 @@ cJSON *environment_sidecar(const struct training_job *job, enum job_role role, i
     address_host(job, context->addresses, role, index, text);
     put(&s, "RINGMASTER_ADDRESS", text);
     put_int(&s, "RINGMASTER_PORT", job->spec.sidecar.ring_port);
+    if (job->spec.sidecar.tls)
+        put(&s, "RINGMASTER_TLS", "true");
     put(&s, "RINGMASTER_DIR", or_default(context->dir, POD_DIR));
     put(&s, "RINGMASTER_SHM_DIR", or_default(context->shm_dir, POD_SHM_DIR));
     put(&s, "RINGMASTER_CHECKPOINT_DIR", checkpoint_dir(&s));

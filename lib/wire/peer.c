@@ -102,8 +102,8 @@ int peer_hello_check(const struct peer_hello *h, struct error *e)
     if (h->version != PEER_VERSION)
         return error_set(e, ERROR_INVALID, "the other end speaks version %u of the peer protocol, this one %u: run one release",
                          h->version, PEER_VERSION);
-    if (h->purpose < PEER_CONTROL || h->purpose > PEER_WATCH || h->reserved != 0)
-        return error_set(e, ERROR_INVALID, "hello has an unknown purpose %u", h->purpose);
+    if (h->purpose < PEER_CONTROL || h->purpose > PEER_WATCH || h->security > PEER_TLS)
+        return error_set(e, ERROR_INVALID, "hello has an unknown purpose %u or security %u", h->purpose, h->security);
     if (!is_text(h->job_uid, sizeof h->job_uid))
         return error_set(e, ERROR_INVALID, "hello has no valid job uid");
     if (!is_text(h->member, sizeof h->member))

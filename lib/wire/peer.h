@@ -35,6 +35,9 @@
 
 enum peer_purpose { PEER_CONTROL = 1, PEER_ENGINE = 2, PEER_DATA = 3, PEER_WATCH = 4 };
 
+/* What follows the handshake. Both ends must want the same; the proofs cover it, so nobody can talk them out of it. */
+enum peer_security { PEER_PLAIN = 0, PEER_TLS = 1 /* TLS 1.3 by a key made from the handshake: sidecar/ring/secure.h */ };
+
 enum peer_type {
     PEER_FENCED = 1,          /* either way, then close: your fence is old; payload u64: mine */
     /* CONTROL, member → coordinator (JSON) */
@@ -73,7 +76,7 @@ MUST_CHECK int peer_frame_decode(const uint8_t bytes[PEER_HEADER_BYTES], uint32_
 /* Handshake: initiator sends hello; acceptor answers challenge (its proof included); initiator sends proof. */
 struct peer_hello {
     uint32_t magic, version;
-    uint16_t purpose, reserved; /* enum peer_purpose */
+    uint16_t purpose, security; /* enum peer_purpose; enum peer_security */
     uint32_t lane;              /* DATA: index of the flow to this neighbour, from 0 */
     uint64_t fence;
     char job_uid[PEER_UID_MAX];
@@ -93,7 +96,7 @@ struct peer_proof { uint8_t proof[32]; }; /* HMAC(key, "initiator", hello, chall
  * enum peer_refusal. It proves nothing, so the initiator takes it as a hint for its message and dials again. (An old fence is
  * refused by a proved challenge that carries the higher fence.) */
 #define PEER_REFUSAL 0x58524d52u /* "RMRX" */
-enum peer_refusal { PEER_OTHER_JOB = 1, PEER_OTHER_VERSION = 2, PEER_BAD_HELLO = 3 };
+enum peer_refusal { PEER_OTHER_JOB = 1, PEER_OTHER_VERSION = 2, PEER_BAD_HELLO = 3, PEER_OTHER_SECURITY = 4 };
 
 _Static_assert(sizeof(struct peer_hello) == 200 && sizeof(struct peer_challenge) == 160 && sizeof(struct peer_proof) == 32,
                "the handshake has no padding");

@@ -438,7 +438,8 @@ int engine_new(struct loop *loop, const struct engine_options *options, const st
     g->options = *options;
     set_defaults(&g->options);
     g->events = *events;
-    g->identity = (struct link_identity){ .key = options->key, .job_uid = options->job_uid, .member = options->member };
+    g->identity = (struct link_identity){ .key = options->key, .job_uid = options->job_uid, .member = options->member,
+                                          .tls = options->tls };
     g->main = loop;
     g->notices_end = &g->notices;
     g->requests_end = &g->requests;

@@ -58,6 +58,7 @@ struct engine_events {
 struct engine_options {
     const uint8_t *key;                   /* CRYPTO_KEY_BYTES, kept */
     const char *job_uid, *member;         /* kept */
+    bool tls;                             /* between ranks */
     int64_t arena_bytes, results_bytes;   /* of each client's shared memory, taken as it is touched; 0: 256 MiB, 64 MiB */
     int64_t connect_timeout_ms;           /* for forming, self-test included; 0: 30 s */
     int32_t chunk_bytes;                  /* of a DATA frame, as rank 0 has it; 0: 128 KiB */

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sidecar/ring/resolve.h"
+#include "sidecar/ring/secure.h"
 
 #define ATTEMPT_MS 5000 /* connecting and shaking hands once */
 #define RETRY_MIN_MS 20
@@ -26,6 +27,7 @@ enum link_state {
     LINK_CONNECTING,
     LINK_SEND_HELLO, LINK_READ_CHALLENGE, LINK_SEND_PROOF,  /* initiator */
     LINK_READ_HELLO, LINK_SEND_CHALLENGE, LINK_READ_PROOF,  /* acceptor */
+    LINK_SECURING,         /* either: TLS */
 };
 
 struct link {
@@ -44,6 +46,8 @@ struct link {
     struct peer_hello hello;
     struct peer_challenge challenge;
     uint64_t fence;             /* what this side holds */
+    bool tls;
+    struct secure *secure;      /* SECURING */
 
     /* acceptor */
     struct error refusal;       /* set: say why and close instead of going on */
@@ -65,6 +69,7 @@ static void step(struct link *k);
 
 static void drop_socket(struct link *k)
 {
+    secure_free(TAKE(k->secure));
     loop_remove(k->source);
     k->source = NULL;
     if (k->fd >= 0)
@@ -125,6 +130,7 @@ static struct link *link_new(struct loop *l, const struct link_identity *self, u
     copy_text(k->job_uid, sizeof k->job_uid, self->job_uid);
     copy_text(k->member, sizeof k->member, self->member);
     k->fence = fence;
+    k->tls = self->tls;
     k->done = done;
     k->ctx = ctx;
     k->fd = -1;
@@ -256,7 +262,7 @@ static void on_dial_timer(void *ctx)
     struct link *k = ctx;
     static const char *const waiting_for[] = {
         [LINK_CONNECTING] = "the connection", [LINK_SEND_HELLO] = "room to send", [LINK_READ_CHALLENGE] = "the challenge",
-        [LINK_SEND_PROOF] = "room to send",
+        [LINK_SEND_PROOF] = "room to send", [LINK_SECURING] = "TLS",
     };
     struct error why = ERROR_INIT;
 
@@ -286,6 +292,7 @@ int link_dial(struct loop *l, const struct link_identity *self, const char *host
     k->deadline_ms = deadline_ms;
     k->retry_ms = RETRY_MIN_MS;
     k->hello = (struct peer_hello){ .magic = PEER_MAGIC, .version = PEER_VERSION, .purpose = (uint16_t)purpose, .lane = lane,
+                                    .security = k->tls ? PEER_TLS : PEER_PLAIN,
                                     .fence = fence };
     memcpy(k->hello.job_uid, k->job_uid, sizeof k->hello.job_uid);
     memcpy(k->hello.member, k->member, sizeof k->hello.member);
@@ -348,6 +355,7 @@ static int read_challenge(struct link *k, struct error *e)
         return error_set(e, c->fence == PEER_OTHER_JOB ? ERROR_DENIED : ERROR_INVALID, "%s refused: %s", c->member,
                          c->fence == PEER_OTHER_JOB       ? "it belongs to another job"
                          : c->fence == PEER_OTHER_VERSION ? "it is of another release"
+                         : c->fence == PEER_OTHER_SECURITY ? "one side wants TLS and the other does not"
                                                           : "it did not understand the hello");
     prove_acceptor(k, proof);
     if (!crypto_equal(proof, c->proof, sizeof proof))
@@ -399,6 +407,10 @@ static void make_challenge(struct link *k)
     } else if (strcmp(k->hello.job_uid, k->job_uid) != 0) {
         refused = PEER_OTHER_JOB;
         (void)error_set(why, ERROR_DENIED, "\"%s\" belongs to job %s, not to %s", k->hello.member, k->hello.job_uid, k->job_uid);
+    } else if ((k->hello.security == PEER_TLS) != k->tls) {
+        refused = PEER_OTHER_SECURITY;
+        (void)error_set(why, ERROR_DENIED, "\"%s\" %s TLS, this side %s", k->hello.member, k->tls ? "does without" : "wants",
+                        k->tls ? "wants it" : "does not");
     } else if (crypto_random(c->nonce, sizeof c->nonce, why) < 0) {
         refused = PEER_BAD_HELLO;
     } else if (peer_fence_is_old((enum peer_purpose)k->hello.purpose, k->hello.fence, k->fence)) {
@@ -411,6 +423,42 @@ static void make_challenge(struct link *k)
     } else {
         prove_acceptor(k, c->proof);
     }
+}
+
+static int begin_securing(struct link *k, struct error *e)
+{
+    const struct crypto_part parts[] = { { "tls", 3 }, { &k->hello, sizeof k->hello }, { &k->challenge, sizeof k->challenge } };
+    uint8_t secret[CRYPTO_MAC_BYTES];
+
+    crypto_hmac(k->key, parts, COUNT(parts), secret);
+    int result = secure_new(k->fd, k->port == 0, secret, &k->secure, e);
+    crypto_wipe(secret, sizeof secret);
+    k->state = LINK_SECURING;
+    loop_set(k->source, LOOP_READ | LOOP_WRITE);
+    return result;
+}
+
+/* -1: failed. 1: the link is gone. 2: later. */
+static int go_on_securing(struct link *k, struct error *e)
+{
+    bool wants_write;
+    int fd, result = secure_step(k->secure, &wants_write, e);
+
+    if (result < 0)
+        return -1;
+    loop_set(k->source, LOOP_READ | (wants_write ? LOOP_WRITE : 0));
+    if (result == 0)
+        return 2;
+    loop_remove(TAKE(k->source)); /* another thread may watch it from now on */
+    if (secure_take(k->secure, &fd, e) < 0)
+        return -1;
+    k->secure = NULL;
+    k->fd = fd;
+    if (k->port != 0)
+        answered(k);
+    else
+        finish(k, &k->hello, &(struct error)ERROR_INIT);
+    return 1;
 }
 
 /* A struct was sent or read whole (or the connection stands): what comes next. -1: failed. 1: the link is gone. */
@@ -434,6 +482,8 @@ static int advance(struct link *k, struct error *e)
         begin_send(k, LINK_SEND_PROOF, proof, sizeof proof);
         return 0;
     case LINK_SEND_PROOF:
+        if (k->tls)
+            return begin_securing(k, e);
         answered(k);
         return 1;
     case LINK_READ_HELLO:
@@ -452,8 +502,12 @@ static int advance(struct link *k, struct error *e)
         prove_initiator(k, proof);
         if (!crypto_equal(proof, k->bytes, sizeof proof))
             return error_set(e, ERROR_DENIED, "\"%s\" does not hold this job's key: compare both key files", k->hello.member);
+        if (k->tls)
+            return begin_securing(k, e);
         finish(k, &k->hello, &(struct error)ERROR_INIT);
         return 1;
+    case LINK_SECURING:
+        return go_on_securing(k, e);
     case LINK_IDLE:
         break;
     }
@@ -467,13 +521,13 @@ static void step(struct link *k)
 
     for (;;) {
         int moved = 1;
-        if (k->state != LINK_CONNECTING)
+        if (k->state != LINK_CONNECTING && k->state != LINK_SECURING)
             moved = move(k, k->state == LINK_SEND_HELLO || k->state == LINK_SEND_PROOF || k->state == LINK_SEND_CHALLENGE, &why);
         if (moved == 0)
             return;
         int advanced = moved > 0 ? advance(k, &why) : -1;
         if (advanced > 0)
-            return;
+            return; /* the link may be gone */
         if (advanced < 0)
             break;
     }

@@ -2,7 +2,7 @@
  * link.h — TCP connections between sidecars that have proved who they are.
  *
  * Both sides know the job's key; the handshake of wire/peer.h runs on the loop without blocking; until it is complete
- * nothing but its fixed-size structs is read. Used by the engine and by the coordinator channel.
+ * nothing but its fixed-size structs is read. With `tls` what follows is encrypted (secure.h); both ends must want it. Used by the engine and by the coordinator channel.
  */
 #ifndef SIDECAR_RING_LINK_H
 #define SIDECAR_RING_LINK_H
@@ -10,7 +10,7 @@
 #include "base/loop.h"
 #include "wire/peer.h"
 
-struct link_identity { const uint8_t *key; const char *job_uid, *member; }; /* copied by link_dial and link_accept */
+struct link_identity { const uint8_t *key; const char *job_uid, *member; bool tls; }; /* copied by link_dial and link_accept */
 
 /* fd >= 0: taken by the callee, non-blocking, handshake complete; peer is the other side's hello (acceptor) or who answered
  * (initiator: member and fence filled). fd -1: it failed, why says how. Called exactly once, on the loop's thread, never from

@@ -602,7 +602,7 @@ void member_begin(struct member *m)
 static int make_parts(struct member *m, struct error *e)
 {
     const struct member_options *o = &m->options;
-    struct engine_options engine = { .key = o->key, .job_uid = o->job_uid, .member = o->name, .arena_bytes = o->arena_bytes,
+    struct engine_options engine = { .key = o->key, .tls = o->tls, .job_uid = o->job_uid, .member = o->name, .arena_bytes = o->arena_bytes,
                                      .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
                                      .chunk_bytes = o->chunk_bytes, .memory_dir = o->ring_memory, .stall_warning_ms = o->stall_warning_ms,
                                      .stall_shutdown_ms = o->stall_shutdown_ms, .peer_timeout_ms = o->peer_timeout_ms };
@@ -627,7 +627,8 @@ int member_new(struct loop *l, const struct member_options *options, struct memb
     struct member *m = xcalloc(1, sizeof *m);
 
     *m = (struct member){ .loop = l, .options = *options, .trainer = TRAINER_INIT, .restore = { .step = -1 },
-                          .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->name } };
+                          .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->name,
+                                      .tls = options->tls } };
     progress_reset(&m->progress, -1);
     m->tick = loop_timer_new(l, tick, m);
     m->redial = loop_timer_new(l, redial, m);

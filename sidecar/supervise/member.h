@@ -22,6 +22,7 @@ struct member_options { /* texts are kept */
     const char *coordinator_host; int32_t coordinator_port;
     const char *address; int32_t port;    /* where the others reach this sidecar */
     const uint8_t *key;                   /* CRYPTO_KEY_BYTES, kept */
+    bool tls;                             /* between sidecars */
     int64_t peer_timeout_ms;
     const char *socket;                   /* for launcher and clients */
     int socket_access;                    /* enum attach_access */

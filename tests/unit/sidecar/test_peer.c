@@ -80,7 +80,7 @@ Test(peer, hellos_are_checked)
     struct { const char *name, *says; struct peer_hello h; } rows[] = {
         { "good", NULL, good_hello() },             { "magic", "does not speak", good_hello() },
         { "version", "version 9", good_hello() },   { "purpose 0", "purpose", good_hello() },
-        { "purpose 4", "purpose", good_hello() },   { "reserved", "purpose", good_hello() },
+        { "purpose 5", "purpose", good_hello() },   { "security 2", "purpose", good_hello() },
         { "no uid", "job uid", good_hello() },      { "uid without end", "job uid", good_hello() },
         { "no member", "member", good_hello() },    { "member without end", "member", good_hello() },
         { "control character", "member", good_hello() }, { "space in the uid", "job uid", good_hello() },
@@ -88,8 +88,8 @@ Test(peer, hellos_are_checked)
     rows[1].h.magic++;
     rows[2].h.version = 9;
     rows[3].h.purpose = 0;
-    rows[4].h.purpose = 4;
-    rows[5].h.reserved = 1;
+    rows[4].h.purpose = 5;
+    rows[5].h.security = 2;
     rows[6].h.job_uid[0] = '\0';
     memset(rows[7].h.job_uid, 'u', sizeof rows[7].h.job_uid);
     rows[8].h.member[0] = '\0';
