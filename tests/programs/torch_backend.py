@@ -151,27 +151,28 @@ def everything():
 
 
 class Net(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, two_ways):
         super().__init__()
         torch.manual_seed(1)
         self.first, self.norm, self.last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 3)
-        self.unused = torch.nn.Linear(8, 64)
+        self.other = torch.nn.Linear(8, 64) if two_ways else None
 
     def forward(self, x, other=False):
-        x = self.unused(x) if other else self.first(x)
+        x = self.other(x) if other else self.first(x)
         return self.last(torch.tanh(self.norm(x)))
 
 
 def losses(rank, size, steps=30, **options):
-    model = DistributedDataParallel(Net(), bucket_cap_mb=0.001, **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    two_ways = options.get("find_unused_parameters", False)
+    model = DistributedDataParallel(Net(two_ways), bucket_cap_mb=0.001, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     curve = []
     for step in range(steps):
         generator = torch.Generator().manual_seed(1000 * step + rank)
         x = torch.randn(16, 8, generator=generator)
         y = (x[:, :3].argmax(1) + (x[:, 3] > 0)) % 3
-        other = options.get("find_unused_parameters", False) and (step + rank) % 3 == 0
-        if step % 5 == 4:
+        other = two_ways and (step + rank) % 3 == 0
+        if step % 5 == 4 and not options.get("static_graph"):
             with model.no_sync():
                 F.cross_entropy(model(x, other), y).backward()
         loss = F.cross_entropy(model(x, other), y)
@@ -188,8 +189,10 @@ def train(backend):
     dist.init_process_group(backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     curves = {
-        "plain": losses(rank, size, static_graph=False, find_unused_parameters=True),
-        "unused, views": losses(rank, size, find_unused_parameters=True, gradient_as_bucket_view=True),
+        "plain": losses(rank, size),
+        "static": losses(rank, size, static_graph=True, gradient_as_bucket_view=True),
+        "two ways": losses(rank, size, find_unused_parameters=True),
+        "two ways, views": losses(rank, size, find_unused_parameters=True, gradient_as_bucket_view=True),
     }
     print(json.dumps({"rank": rank, "curves": curves}), flush=True)
     dist.destroy_process_group()

@@ -40,6 +40,7 @@ DTYPE_NAMES = {
     "float64": "F64",
 }
 NUMPY_NAMES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+DTYPE_NAMES["void16"] = "BF16"  # without the ml_dtypes package
 
 
 class Restored(NamedTuple):
@@ -69,15 +70,15 @@ def numpy_dtype(name: str) -> np.dtype:
     """The numpy dtype of a safetensors dtype.
 
     Raises:
-        RingmasterError: a dtype that is not ours, or bfloat16 without the ml_dtypes package.
+        RingmasterError: a dtype that is not ours.
     """
     if name not in NUMPY_NAMES:
         raise RingmasterError(f"checkpoint: dtype {name!r} is not supported; supported are {', '.join(NUMPY_NAMES)}")
     if name == "BF16":
         try:
             import ml_dtypes
-        except ImportError as error:
-            raise RingmasterError("checkpoint: bfloat16 needs the ml_dtypes package") from error
+        except ImportError:
+            return np.dtype("V2")  # two bytes: what there is in numpy alone
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(NUMPY_NAMES[name])
 
@@ -94,7 +95,7 @@ def describe(tensors: Mapping[str, np.ndarray]) -> List[Description]:
         if name == "__metadata__":
             raise ValueError("checkpoint: a tensor cannot be called __metadata__")
         if array.dtype.name not in DTYPE_NAMES:
-            raise ValueError(f"checkpoint: tensor {name!r} has dtype {array.dtype}; supported are {', '.join(DTYPE_NAMES)}")
+            raise ValueError(f"checkpoint: tensor {name!r} has dtype {array.dtype}; supported are {', '.join(NUMPY_NAMES.values())}")
         descriptions.append(Description(name, DTYPE_NAMES[array.dtype.name], tuple(array.shape)))
     return descriptions
 
