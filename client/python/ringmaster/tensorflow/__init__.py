@@ -139,7 +139,6 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
-    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -25,7 +25,7 @@ class Reduction:
         local_layers: layers whose variables every rank keeps to itself.
 
     Raises:
-        ValueError: a predivide factor with another op than Average, or groups that cannot be.
+        ValueError: a predivide factor with another op than Average, groups that cannot be, a set that is not registered.
     """
 
     def __init__(
@@ -51,13 +51,14 @@ class Reduction:
             raise ValueError("num_groups must be a non-negative integer, groups that or a list of lists of variables")
         if groups is not None and not all(isinstance(group, (list, tuple)) for group in groups):
             raise ValueError("groups should be a list of lists of variables")
-        self.name = _basics.auto_name(kind, name)
+        self.process_set = process_set or global_process_set
+        # Counted per set: ranks outside of it do not come by here.
+        self.name = _basics.auto_name(kind, name, set_number(self.process_set))
         self.compression = compression
         self.sparse_as_dense = sparse_as_dense
         self.predivide = gradient_predivide_factor
         self.num_groups = num_groups
         self.groups: List[List[Any]] = [list(group) for group in groups or []]
-        self.process_set = process_set or global_process_set
         self.scale_local_gradients = scale_local_gradients
         self.local_layers = list(local_layers or [])
         self._local: Dict[int, Any] = {}

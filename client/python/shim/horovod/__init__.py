@@ -14,6 +14,8 @@ from typing import Any, Optional
 # With all that lies below them: horovod.torch.elastic is ringmaster.torch.elastic.
 ALIASES = {
     "horovod.torch": "ringmaster.torch",
+    "horovod.tensorflow": "ringmaster.tensorflow",
+    "horovod.keras": "ringmaster.keras",
     "horovod.common.elastic": "ringmaster.elastic",
     "horovod.common.exceptions": "ringmaster.exceptions",
     "horovod.common.process_sets": "ringmaster.process_sets",

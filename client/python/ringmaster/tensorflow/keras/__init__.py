@@ -20,4 +20,4 @@ from .._keras import allgather, allreduce, broadcast, broadcast_global_variables
 
 load_model = _load_model_with(_tf.keras.models.load_model)
 
-__all__ = sorted({*_tensorflow_names, "callbacks", "load_model", "weights_hash"})
+__all__ = sorted({*_tensorflow_names, "callbacks", "elastic", "load_model", "weights_hash"})
