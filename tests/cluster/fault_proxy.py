@@ -51,7 +51,8 @@ class Request:
 
     @property
     def is_write(self) -> bool:
-        return self.method in MUTATING
+        """Something is different afterwards; not so after a dry run."""
+        return self.method in MUTATING and "dryRun" not in self.query
 
     @property
     def is_lease(self) -> bool:
