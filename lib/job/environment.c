@@ -435,6 +435,19 @@ static void put_cluster(struct scope *s)
     putf(s, "RINGMASTER_GRACE", "%llds", (long long)(grace_s < GRACE_MOST_S ? grace_s : GRACE_MOST_S));
 }
 
+/* The sidecar has the schema's defaults; a job that was made in code has zeros. */
+static void put_health(struct scope *s)
+{
+    int32_t timeout_ms = s->job->spec.health.peer_timeout_ms, warning_s = s->job->spec.health.stall_warning_s;
+
+    if (timeout_ms != 0 && timeout_ms != 1000)
+        putf(s, "RINGMASTER_PEER_TIMEOUT", "%dms", timeout_ms);
+    if (timeout_ms != 0 && warning_s != 60)
+        putf(s, "RINGMASTER_STALL_WARNING", "%ds", warning_s);
+    if (s->job->spec.health.stall_shutdown_s != 0)
+        putf(s, "RINGMASTER_STALL_SHUTDOWN", "%ds", s->job->spec.health.stall_shutdown_s);
+}
+
 cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index,
                            const struct pod_context *context)
 {
@@ -452,6 +465,7 @@ cJSON *environment_sidecar(const struct training_job *job, enum job_role role, i
     put_int(&s, "RINGMASTER_PORT", job->spec.sidecar.ring_port);
     if (job->spec.sidecar.tls)
         put(&s, "RINGMASTER_TLS", "true");
+    put_health(&s);
     put(&s, "RINGMASTER_DIR", or_default(context->dir, POD_DIR));
     put(&s, "RINGMASTER_SHM_DIR", or_default(context->shm_dir, POD_SHM_DIR));
     put(&s, "RINGMASTER_CHECKPOINT_DIR", checkpoint_dir(&s));

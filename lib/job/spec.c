@@ -85,6 +85,9 @@ static const struct field SPEC[] = {
     ROW_INT32("tfConfig.port", job_spec, tf_config.port),
 
     ROW_INT64("health.progressTimeoutSeconds", job_spec, health.progress_timeout_s),
+    ROW_INT32("health.peerTimeoutMilliseconds", job_spec, health.peer_timeout_ms),
+    ROW_INT32("health.stallWarningSeconds", job_spec, health.stall_warning_s),
+    ROW_INT32("health.stallShutdownSeconds", job_spec, health.stall_shutdown_s),
     ROW_NAME("health.nodeCheck", job_spec, health.node_check, NODE_CHECK_NAMES),
     ROW_INT32("health.stragglerThresholdPercent", job_spec, health.straggler_percent),
 

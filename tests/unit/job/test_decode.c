@@ -71,6 +71,7 @@ Test(decode, a_short_manifest_gets_every_default)
     cr_expect_str_eq(s->tf_config.container, "");
     cr_expect_eq(s->tf_config.port, 2222);
     cr_expect_eq(s->health.straggler_percent, 30);
+    cr_expect(s->health.peer_timeout_ms == 1000 && s->health.stall_warning_s == 60 && s->health.stall_shutdown_s == 0);
     cr_expect(s->checkpoint.enabled && s->checkpoint.on_termination && s->checkpoint.memory_tier);
     cr_expect_str_eq(s->checkpoint.path, "");
     cr_expect_eq(s->checkpoint.keep_last, 3);
@@ -139,7 +140,7 @@ static const char FULL[] =
     "  network: {subdomain: ring, publishNotReadyAddresses: false, servicePerPod: true, clusterDomain: cluster.local, networkPolicy: true}\n"
     "  coordinator: {role: Worker, index: 1}\n"
     "  tfConfig: {masterAsChief: false, evaluatorInCluster: true, containerName: tensorflow, port: 3333}\n"
-    "  health: {progressTimeoutSeconds: 1800, nodeCheck: AfterFailure, stragglerThresholdPercent: 0}\n"
+    "  health: {progressTimeoutSeconds: 1800, peerTimeoutMilliseconds: 3000, stallWarningSeconds: 5, stallShutdownSeconds: 90, nodeCheck: AfterFailure, stragglerThresholdPercent: 0}\n"
     "  checkpoint: {enabled: false, path: /ckpt, everySteps: 500, everySeconds: 600, keepLast: 5, onTermination: false, memoryTier: false}\n"
     "  sidecar: {mode: Container, image: img, ringPort: 7701, resources: {limits: {cpu: 500m}}, shmSizeLimit: 8Gi, tls: true}\n"
     "  volumeClaimPolicies:\n"
@@ -195,6 +196,7 @@ Test(decode, every_field_arrives)
     cr_expect(s->coordinator.set && s->coordinator.role == ROLE_WORKER && s->coordinator.index == 1);
     cr_expect(!s->tf_config.master_as_chief && s->tf_config.evaluator_in_cluster && s->tf_config.port == 3333);
     cr_expect(s->health.progress_timeout_s == 1800 && s->health.node_check == 2 && s->health.straggler_percent == 0);
+    cr_expect(s->health.peer_timeout_ms == 3000 && s->health.stall_warning_s == 5 && s->health.stall_shutdown_s == 90);
     cr_expect(!s->checkpoint.enabled && !s->checkpoint.on_termination && !s->checkpoint.memory_tier);
     cr_expect_str_eq(s->checkpoint.path, "/ckpt");
     cr_expect(s->checkpoint.every_steps.value == 500 && s->checkpoint.every_seconds.value == 600 && s->checkpoint.keep_last == 5);
