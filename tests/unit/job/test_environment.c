@@ -87,6 +87,34 @@ Test(environment, the_sidecar_is_told_what_its_option_table_reads)
     training_job_free(policy);
 }
 
+Test(environment, the_sidecar_is_told_of_health_and_tls_where_they_are_not_the_defaults)
+{
+    static const struct { int32_t timeout_ms, warning_s, shutdown_s; bool tls; const char *timeout, *warning, *shutdown, *says_tls; } rows[] = {
+        { 1000, 60, 0, false, NULL, NULL, NULL, NULL },
+        { 3000, 5, 90, true, "3000ms", "5s", "90s", "true" },
+        { 1000, 0, 0, false, NULL, "0s", NULL, NULL },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        auto_job struct training_job *job = fixture_job(1, 0, 2, 0, 0);
+        struct pod_context context = ON_CLUSTER;
+        job->spec.health.peer_timeout_ms = rows[i].timeout_ms;
+        job->spec.health.stall_warning_s = rows[i].warning_s;
+        job->spec.health.stall_shutdown_s = rows[i].shutdown_s;
+        job->spec.sidecar.tls = rows[i].tls;
+        auto_json cJSON *env = environment_sidecar(job, ROLE_WORKER, 1, &context);
+        const struct { const char *name, *expected; } said[] = {
+            { "RINGMASTER_PEER_TIMEOUT", rows[i].timeout }, { "RINGMASTER_STALL_WARNING", rows[i].warning },
+            { "RINGMASTER_STALL_SHUTDOWN", rows[i].shutdown }, { "RINGMASTER_TLS", rows[i].says_tls },
+        };
+        for (size_t k = 0; k < sizeof said / sizeof *said; k++) {
+            const char *found = value(env, said[k].name);
+            bool same = found == NULL || said[k].expected == NULL ? found == said[k].expected : strcmp(found, said[k].expected) == 0;
+            cr_expect(same, "row %zu, %s: %s", i, said[k].name, found != NULL ? found : "absent");
+        }
+    }
+}
+
 Test(environment, ranks_are_not_told_to_those_outside_the_ring)
 {
     auto_job struct training_job *job = fixture_job(1, 0, 2, 1, 1);
