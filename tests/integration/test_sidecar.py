@@ -288,6 +288,24 @@ def test_a_silent_sidecar_is_lost(make_group, wait_for):
     wait_for(lambda: group.running() and group.control.last["round"] >= 2, what="all running again")
 
 
+def test_a_lost_coordinator_costs_one_restart_and_forgets_nothing(make_group, wait_for):
+    """Its state comes back from the members: rounds, counters, numbers."""
+    group = make_group(three()).start()
+    first = wait_for(group.running, what="all running")
+    os.kill(first["worker-0"], signal.SIGKILL)
+    second = wait_for(lambda: (now := group.running()) and group.control.last["round"] == 2 and now, what="the second round")
+    group.sidecars["chief-0"].kill()
+    group.sidecars["chief-0"].wait()
+    time.sleep(0.3)
+    assert all(pathlib.Path(f"/proc/{pid}").exists() for m, pid in second.items() if m != "chief-0"), "processes are left alone meanwhile"
+    group.start_sidecar("chief-0")
+    wait_for(lambda: group.running() and group.control.last["round"] == 3, what="the third round")
+    report = group.control.last
+    assert [(r["round"], r["role"], r["index"], r["reason"]) for r in rounds(group)] == [
+        (1, "worker", 0, rounds(group)[0]["reason"]), (2, "chief", 0, "SidecarLost")]
+    assert (report["counters"]["restarts"], report["counters"]["restarts_counted"]) == (2, 1)
+
+
 def test_a_coordinator_that_ends_with_the_job_done_releases_all_when_it_is_back(make_group, wait_for):
     group = make_group({"chief-0": ["true"], "worker-0": ["sh", "-c", "sleep 1"], "worker-1": ["true"]}).start()
     wait_for(lambda: group.state("worker-0") and group.state("worker-0")["state"] == "Running", what="worker-0 at work")
