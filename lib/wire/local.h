@@ -35,14 +35,14 @@ enum local_type {
     LOCAL_REPORT = 33,         /* JSON text: {"step":n,"total_steps":n,"loss":x,"step_ms":x,"metrics":{...}} any subset */
     LOCAL_SLOTS = 34,          /* struct local_slots: ask for checkpoint slots of this size; reply LOCAL_SLOTS_READY */
     LOCAL_STAGED = 35,         /* struct local_staged: a slot holds a complete image of this step */
-    LOCAL_RESTORE = 36,        /* (empty) what to resume from; reply LOCAL_RESTORE_READY */
+    LOCAL_RESTORE = 36,        /* struct local_restore, or empty for the image of this rank's number; reply LOCAL_RESTORE_READY */
     LOCAL_FLUSH = 37,          /* struct local_flush: reply LOCAL_FLUSHED when nothing staged is left uncommitted */
     LOCAL_FINISHED = 38,       /* struct local_finished: the training loop is done; a clean exit follows */
     LOCAL_TIMELINE = 39,       /* struct local_timeline: begin or end a record of what the ring does; may be LOCAL_REFUSED */
     /* sidecar → client */
     LOCAL_CLIENT_READY = 48,   /* struct local_client_ready + fds: [0] memfd of shm.h, [1] eventfd client→engine, [2] eventfd engine→client */
     LOCAL_SLOTS_READY = 49,    /* struct local_slots_ready + one fd per slot */
-    LOCAL_RESTORE_READY = 50,  /* struct local_restore_ready + fd of this rank's image when found */
+    LOCAL_RESTORE_READY = 50,  /* struct local_restore_ready + fd of the image, when there is one */
     LOCAL_FLUSHED = 51,        /* struct local_flushed */
     LOCAL_COMMITTED = 52,      /* struct local_committed: unsolicited, the job has committed this step */
     LOCAL_REFUSED = 53,        /* u32 request type, then text: why the request cannot be done */
@@ -99,12 +99,13 @@ struct local_client_ready {
 struct local_slots { uint64_t image_bytes; };                        /* size of one image, header included */
 struct local_slots_ready { uint32_t count; uint32_t reserved; uint64_t slot_bytes; }; /* layout: wire/shm.h slot control + image */
 struct local_staged { uint32_t slot; uint32_t reserved; uint64_t step; uint64_t image_bytes; };
+struct local_restore { uint32_t image; uint32_t reserved; };         /* of the step to resume from: the number of the rank that saved it */
 struct local_restore_ready {
     uint32_t found;          /* 0: start from scratch */
     uint32_t world;          /* number of ranks whose images make up this step */
     uint64_t step;
     uint64_t image_offset;   /* of the safetensors image in the descriptor */
-    uint64_t image_bytes;
+    uint64_t image_bytes;    /* 0: that world had no rank of this number; no descriptor comes along */
     uint32_t from_memory;    /* 1: this rank's own slot, 0: the volume */
     uint32_t reserved;
 };

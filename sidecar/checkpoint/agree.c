@@ -56,18 +56,19 @@ static bool holds(const struct holdings *h, const struct holding *what)
     return false;
 }
 
-/* For a step of another world size the ranks that are here can only speak for themselves; that is enough to refuse to go by it. */
+/* Of a larger world the images of the ranks that are gone went with them. */
 static bool held_by_all(const struct holdings *by_rank, int32_t world, const struct holding *what)
 {
-    int32_t ranks = what->world < world ? what->world : world;
-    for (int32_t rank = 0; rank < ranks; rank++)
+    if (what->world > world)
+        return false;
+    for (int32_t rank = 0; rank < what->world; rank++)
         if (!holds(&by_rank[rank], what))
             return false;
     return true;
 }
 
-enum agreement agree(const struct holding *volume, size_t volume_count, const struct holdings *by_rank, int32_t world,
-                     const struct lineage *l, struct holding *ret_holding)
+bool agree(const struct holding *volume, size_t volume_count, const struct holdings *by_rank, int32_t world, const struct lineage *l,
+           struct holding *ret_holding)
 {
     const struct holding *best = NULL;
     for (size_t i = 0; i < volume_count; i++)
@@ -80,8 +81,7 @@ enum agreement agree(const struct holding *volume, size_t volume_count, const st
             held_by_all(by_rank, world, slot))
             best = slot;
     }
-    if (best == NULL)
-        return AGREE_SCRATCH;
-    *ret_holding = *best;
-    return best->world == world ? AGREE_STEP : AGREE_OTHER_WORLD;
+    if (best != NULL)
+        *ret_holding = *best;
+    return best != NULL;
 }

@@ -1,8 +1,9 @@
 /*
- * agree.h — which step a round begins from: the newest that every rank can restore. Pure.
+ * agree.h — which step a round begins from: the newest that can be restored as a whole. Pure.
  *
- * A candidate is a step committed on the volume (every rank's image is there), or one that every rank holds in a slot. What
- * is not in the lineage is no candidate. Ranks may restore the same step from different tiers: an identity (epoch, step)
+ * A candidate is a step committed on the volume (every rank's image is there), or one that every rank that saved it is here with and
+ * holds in a slot. The number of ranks that saved it need not be the number of today: the images are dealt out anew (checkpoint.h).
+ * What is not in the lineage is no candidate. Ranks may restore the same step from different tiers: an identity (epoch, step)
  * names the same bytes wherever they lie.
  */
 #ifndef SIDECAR_CHECKPOINT_AGREE_H
@@ -20,13 +21,11 @@ struct holdings { /* what one member says at its JOIN */
     struct lineage lineage;
 };
 
-enum agreement { AGREE_SCRATCH, AGREE_STEP, AGREE_OTHER_WORLD /* the newest is of another world size */ };
-
 cJSON *holdings_encode(const struct holdings *h, const struct holding *volume, size_t volume_count); /* owned */
 MUST_CHECK int holdings_decode(const cJSON *tree, struct holdings *ret_holdings, struct error *e); /* NULL or {} is none */
 
-/* ret_holding is written unless AGREE_SCRATCH. */
-enum agreement agree(const struct holding *volume, size_t volume_count, const struct holdings *by_rank, int32_t world,
-                     const struct lineage *l, struct holding *ret_holding);
+/* false: there is nothing to restore, begin from scratch. */
+bool agree(const struct holding *volume, size_t volume_count, const struct holdings *by_rank, int32_t world, const struct lineage *l,
+           struct holding *ret_holding);
 
 #endif

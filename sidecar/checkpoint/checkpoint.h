@@ -28,7 +28,7 @@ struct checkpoint_options {
     int32_t keep_last;
 };
 
-struct checkpoint_restore { bool found; int64_t step; uint64_t epoch; int32_t world; };
+struct checkpoint_restore { bool found; int64_t step; uint64_t epoch; int32_t world; /* ranks that saved it */ };
 
 struct checkpoint_events {
     void (*send)(void *ctx, cJSON *message /* taken */);          /* member → coordinator */
@@ -46,13 +46,12 @@ MUST_CHECK int checkpoint_new(struct loop *loop, const struct checkpoint_options
  * "base_epoch":"n","base_step":n}]}. Epochs are decimal strings because JSON numbers are doubles. For JOIN. Owned. */
 cJSON *checkpoint_holdings(struct checkpoint *c);
 
-/* Coordinator, at each forming: agrees on the newest step that all `world` members' holdings cover, claims the epoch on the
+/* Coordinator, at each forming: agrees on the newest step that the volume or the members' holdings cover, claims the epoch on the
  * volume, writes its base. Done on the checkpoint's thread; done(ctx, restore, why) is called on the loop. One claim at a time.
  *
  * Kinds of error: CONFLICT — this epoch or a newer one of the same attempt is claimed already: raise the round above
  * checkpoint_newest_epoch() and claim again. GONE — a newer attempt has claimed: this coordinator is stale and must stop.
- * INVALID — the newest checkpoint is of another world size, and resharding is not available: a person must decide. IO — the
- * volume cannot be read. A volume that cannot be written (full) does not stop the forming: the round runs on memory alone,
+ * INVALID — the holdings cannot be read. IO — the volume cannot be read. A volume that cannot be written (full) does not stop the forming: the round runs on memory alone,
  * its saves fail in words, and each save tries the claim again. */
 typedef void checkpoint_claimed_fn(void *ctx, const struct checkpoint_restore *restore, const struct error *why /* NULL: well */);
 void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings /* by rank; borrowed */,
@@ -70,10 +69,13 @@ void checkpoint_message(struct checkpoint *c, int32_t from, const cJSON *message
 MUST_CHECK int checkpoint_slots(struct checkpoint *c, uint64_t image_bytes, int ret_fds[2], uint64_t *ret_slot_bytes, struct error *e);
 MUST_CHECK int checkpoint_staged(struct checkpoint *c, uint32_t slot, int64_t step, uint64_t image_bytes, struct error *e);
 void checkpoint_trainer_gone(struct checkpoint *c); /* slots in WRITING become EMPTY */
-/* This rank's image of the agreed step: a descriptor (owned by the caller) and where in it. found=false: from scratch.
+/* One image of the agreed step, 0 to ret_restore->world - 1: a descriptor (owned by the caller) and where in it. found=false: from
+ * scratch. An image beyond that world is none: no descriptor and 0 bytes. When as many ranks saved the step as there are now, each
+ * takes the one of its own number; when not, image i is for rank i % (ranks of now), so that memory is used where it can be: a slot
+ * serves only the rank that it belongs to. Ask for one after the other, not for two at a time.
  * ERROR_BUSY: the image on the volume is still being read against its checksums: ask again at `ready`. Another error: the
- * image is damaged (the step is marked BAD, the next claim takes an older one) or the world size changed. */
-MUST_CHECK int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd,
+ * image is damaged (the step is marked BAD, the next claim takes an older one). */
+MUST_CHECK int checkpoint_open_restore(struct checkpoint *c, int32_t image, struct checkpoint_restore *ret_restore, int *ret_fd,
                                        uint64_t *ret_offset, uint64_t *ret_bytes, bool *ret_from_memory, struct error *e);
 bool checkpoint_idle(const struct checkpoint *c);             /* nothing staged is left to persist or commit */
 int64_t checkpoint_committed_step(const struct checkpoint *c); /* newest, -1 = none */

@@ -39,10 +39,10 @@ static int take_epoch(const struct store *s, const char *member, uint64_t fence,
 }
 
 /* A generation of the history to which only COMMIT is missing gets it: its coordinator died between the last vote and there. */
-static void finish(const struct store *s, struct store_generation *g, const struct lineage *l, int32_t world, uint64_t fence)
+static void finish(const struct store *s, struct store_generation *g, const struct lineage *l, uint64_t fence)
 {
     struct error e = ERROR_INIT;
-    struct step_key key = { .generation = g->generation, .world = world };
+    struct step_key key = { .generation = g->generation, .world = 0 /* as many ranks as it was saved by */ };
     if (g->state != GENERATION_OPEN || g->bad || !lineage_visible(l, g->generation.id))
         return;
     memcpy(key.job, s->job, sizeof(key.job));
@@ -92,30 +92,28 @@ static int settle(const struct store *s, struct claim *claim, bool claimed, stru
     lineage_adopt(&claim->known, &scan.lineage);
     if (claimed)
         for (size_t i = 0; i < scan.count; i++)
-            finish(s, &scan.generations[i], &claim->known, claim->world, claim->fence);
+            finish(s, &scan.generations[i], &claim->known, claim->fence);
     if (newest_good(s, &scan, &claim->known, ret_volume, &found, e) != 0)
         return -1;
     *ret_count = found;
     return 0;
 }
 
-static int choose(struct claim *claim, const struct holding *volume, size_t volume_count, struct error *e)
+static void choose(struct claim *claim, const struct holding *volume, size_t volume_count)
 {
     struct holding base;
-    enum agreement result = agree(volume, volume_count, claim->by_rank, claim->world, &claim->known, &base);
-    if (result == AGREE_OTHER_WORLD)
-        return error_set(e, ERROR_INVALID, "the newest checkpoint, step %" PRId64 ", was saved by %" PRId32 " ranks, this job has %" PRId32
-                         ": resharding is not available; set the number of replicas back to %" PRId32
-                         ", or give the job an empty checkpoint directory to start over", base.id.step, base.world, claim->world, base.world);
-    claim->ret_restore = (struct checkpoint_restore){ .found = result == AGREE_STEP };
-    if (result == AGREE_STEP) {
+    bool found = agree(volume, volume_count, claim->by_rank, claim->world, &claim->known, &base);
+    claim->ret_restore = (struct checkpoint_restore){ .found = found };
+    if (found) {
         claim->ret_restore.step = base.id.step;
         claim->ret_restore.epoch = base.id.epoch;
         claim->ret_restore.world = base.world;
         claim->ret_on_volume = volume_count > 0 && checkpoint_id_equal(volume[0].id, base.id);
     }
-    lineage_push(&claim->known, claim->fence, result == AGREE_STEP ? &base.id : NULL);
-    return 0;
+    if (found && base.world != claim->world)
+        log_info("checkpoint of another number of ranks is dealt out anew", KVI("step", base.id.step), KVI("saved_by", base.world),
+                 KVI("ranks", claim->world));
+    lineage_push(&claim->known, claim->fence, found ? &base.id : NULL);
 }
 
 int claim_run(const struct store *s, struct claim *claim, uint64_t *claimed_epoch, char claimed_nonce[LAYOUT_NONCE_MAX], struct error *e)
@@ -145,8 +143,7 @@ int claim_run(const struct store *s, struct claim *claim, uint64_t *claimed_epoc
         if (settle(s, claim, claimed, &volume, &volume_count, e) != 0)
             return -1;
     }
-    if (choose(claim, &volume, volume_count, e) != 0)
-        return -1;
+    choose(claim, &volume, volume_count);
     claim->ret_newest_epoch = claim->fence;
     if (claimed)
         memcpy(claimed_nonce, nonce, LAYOUT_NONCE_MAX);

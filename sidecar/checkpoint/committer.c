@@ -130,6 +130,7 @@ struct volume_job {
     struct worker_job job;
     struct checkpoint *c; /* on the thread: the store, the options, claimed_*; on the loop: all */
     struct step_key key;
+    int32_t world;        /* of the epoch */
     struct lineage lineage;
     struct checkpoint_id busy[TALLIES_MAX];
     size_t busy_count;
@@ -149,6 +150,7 @@ static void run_job(struct checkpoint *c, const struct tally *t, void (*work)(st
     v->job = (struct worker_job){ .work = work, .done = done, .release = job_release };
     v->c = c;
     v->lineage = c->committer.lineage;
+    v->world = c->committer.world;
     memcpy(v->key.job, c->store.job, sizeof(v->key.job));
     if (t != NULL) {
         v->key.generation = t->generation;
@@ -259,7 +261,7 @@ static void prepare_work(struct worker_job *job)
     struct committer *k = &v->c->committer;
     struct checkpoint_id id = v->key.generation.id;
     if (k->claimed_epoch == 0 &&
-        claim_late(&v->c->store, v->c->name, v->key.world, &v->lineage, &k->claimed_epoch, k->claimed_nonce, &v->error) != 0)
+        claim_late(&v->c->store, v->c->name, v->world, &v->lineage, &k->claimed_epoch, k->claimed_nonce, &v->error) != 0)
         v->result = -1;
     else
         v->result = store_prepare(&v->c->store, id, &v->key.generation, &v->committed, &v->error);
@@ -325,7 +327,7 @@ static const char *refuse(const struct checkpoint *c, struct checkpoint_id id, i
     const struct committer *k = &c->committer;
     if (!lineage_visible(&k->lineage, id))
         return "it belongs to a round that was left";
-    if (world != k->world)
+    if (world != (checkpoint_id_equal(id, k->base) ? k->base_world : k->world))
         return "it is of another world size";
     if (k->dead.epoch == id.epoch && id.step <= k->dead.step)
         return "another rank has skipped it";
@@ -471,6 +473,8 @@ static void claim_done(struct worker_job *job)
         k->active = true;
         k->epoch = j->claim.fence;
         k->world = j->claim.world;
+        k->base = (struct checkpoint_id){ base->epoch, base->found ? base->step : -1 };
+        k->base_world = base->world;
         k->lineage = j->claim.known;
         k->dead = (struct checkpoint_id){ 0, 0 };
         if (base->found && j->claim.ret_on_volume && decided(c, id) == NULL) {

@@ -59,8 +59,9 @@ struct saver {
     int64_t committed_step;
     struct holding committed[COMMITTED_MAX]; /* on the volume, as far as heard; newest last */
     size_t committed_count;
-    /* The base on the volume, read against its checksums. */
+    /* One image of the base on the volume, read against its checksums. */
     enum image_state image_state;
+    int32_t image_index;
     int image_fd;
     uint64_t image_bytes;
     struct error image_error;
@@ -74,6 +75,8 @@ struct committer {
     bool claiming, active;       /* active: this member coordinates */
     uint64_t epoch;
     int32_t world;
+    struct checkpoint_id base;   /* what this epoch restored; step -1: nothing */
+    int32_t base_world;          /* ranks that saved it: those save it to the end */
     struct lineage lineage;
     uint64_t newest_epoch;
     struct tally *tallies;
@@ -109,7 +112,7 @@ void saver_aborted(struct checkpoint *c, struct checkpoint_id id, const char *te
 bool saver_slot_of(const struct saver *m, struct checkpoint_id id, uint32_t *ret_slot, struct holding *ret_holding, uint64_t *ret_bytes);
 
 /* resume.c */
-void saver_check_image(struct checkpoint *c); /* begins to read the base on the volume; image_state says how it went */
+void saver_check_image(struct checkpoint *c, int32_t image); /* begins to read it on the volume; image_state says how it went */
 void saver_drop_image(struct saver *m);
 
 /* committer.c */

@@ -213,6 +213,9 @@ int vote_decode(const char *text, size_t len, const struct step_key *key, int32_
         return error_set(e, ERROR_INVALID, "rank: found %" PRId64 ", expected %" PRId32, json_int(tree, "rank", -1), rank);
     if (sizes_parse(tree, &v.bytes, &v.header_bytes, &v.header_crc32c, &v.crc64nvme, e) != 0)
         return -1;
+    if (rank >= expected.world)
+        return error_set(e, ERROR_INVALID, "rank: found %" PRId32 " in a world of %" PRId32, rank, expected.world);
+    v.world = expected.world;
     const char *chunks = json_text(tree, "crc32c", "");
     v.chunk_count = (size_t)((v.bytes + CHECKSUM_CHUNK_BYTES - 1) / CHECKSUM_CHUNK_BYTES);
     if (json_int(tree, "chunk_bytes", 0) != CHECKSUM_CHUNK_BYTES || strlen(chunks) / 8 != v.chunk_count || strlen(chunks) % 8 != 0)

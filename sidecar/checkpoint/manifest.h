@@ -24,7 +24,7 @@ struct step_key { /* what all documents of one generation must say alike */
 };
 
 struct vote {
-    int32_t rank;
+    int32_t rank, world;
     uint64_t bytes, header_bytes; /* of the file; of its safetensors header */
     uint64_t crc64nvme;
     uint32_t header_crc32c;
@@ -45,7 +45,8 @@ MUST_CHECK int claim_check(const char *text, size_t len, const char *job, uint64
 char *base_encode(const char *job, uint64_t epoch, const char *nonce, int32_t world, const struct lineage *l); /* l's head is epoch */
 MUST_CHECK int base_decode(const char *text, size_t len, const char *job, uint64_t epoch, struct lineage *ret_lineage, struct error *e);
 
-char *vote_encode(const struct step_key *key, const struct vote *v);
+char *vote_encode(const struct step_key *key, const struct vote *v); /* the world is the key's */
+/* A key of world 0 takes a vote of any world. */
 MUST_CHECK int vote_decode(const char *text, size_t len, const struct step_key *key, int32_t rank, struct vote *ret_vote, struct error *e);
 void vote_release(struct vote *v);
 #define auto_vote __attribute__((cleanup(vote_release)))

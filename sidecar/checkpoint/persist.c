@@ -134,7 +134,8 @@ int store_persist(const struct store *s, const struct step_key *key, int32_t ran
 
 /* ---- commit ----------------------------------------------------------------------------------------------------------- */
 
-static int read_vote(const char *dir, const struct step_key *key, int32_t rank, struct manifest_entry *ret_entry, struct error *e)
+static int read_vote(const char *dir, const struct step_key *key, int32_t rank, struct manifest_entry *ret_entry, int32_t *ret_world,
+                     struct error *e)
 {
     char name[LAYOUT_NAME_MAX];
     auto_free char *text = NULL;
@@ -152,6 +153,7 @@ static int read_vote(const char *dir, const struct step_key *key, int32_t rank, 
         return error_errno(e, "look at %s", shard);
     if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != v.bytes)
         return error_set(e, ERROR_INVALID, "%s has %lld bytes, its vote says %" PRIu64, shard, (long long)st.st_size, v.bytes);
+    *ret_world = v.world;
     *ret_entry = (struct manifest_entry){ .bytes = v.bytes, .header_bytes = v.header_bytes, .crc64nvme = v.crc64nvme,
                                           .header_crc32c = v.header_crc32c, .vote_crc32c = crc32c(0, text, len) };
     return 0;
@@ -168,16 +170,22 @@ static void write_latest(const struct store *s, const struct generation *g)
         log_debug("hint to the newest checkpoint not written", KV("error", e.text));
 }
 
-int store_commit(const struct store *s, const struct step_key *key, uint64_t own_epoch, struct error *e)
+int store_commit(const struct store *s, const struct step_key *given, uint64_t own_epoch, struct error *e)
 {
+    struct step_key known = *given;
+    const struct step_key *key = &known;
+    struct manifest_entry first;
     auto_free char *dir = NULL;
     store_generation_path(s, &key->generation, &dir);
     auto_free char *committed = fs_join(dir, LAYOUT_COMMIT);
     if (access(committed, F_OK) == 0)
         return 0;
+    if (read_vote(dir, key, 0, &first, &known.world, e) != 0)
+        return -1;
     auto_free struct manifest_entry *entries = xcalloc((size_t)key->world, sizeof(*entries));
-    for (int32_t rank = 0; rank < key->world; rank++)
-        if (read_vote(dir, key, rank, &entries[rank], e) != 0)
+    entries[0] = first;
+    for (int32_t rank = 1; rank < key->world; rank++)
+        if (read_vote(dir, key, rank, &entries[rank], &known.world, e) != 0)
             return -1;
     /* A stalled coordinator that wakes up here can only add what no reader sees (lineage.h); the look saves it the work. */
     if (store_check_own(s, own_epoch, e) != 0)

@@ -131,8 +131,8 @@ int store_open_image(const struct store *s, const struct generation *g, int32_t 
     if (store_check(s, g, &key, &entries, e) != 0)
         return -1;
     if (key.world != world || rank < 0 || rank >= world)
-        return error_set(e, ERROR_CONFLICT, "checkpoint of step %" PRId64 " was saved by %" PRId32 " ranks, now there are %" PRId32
-                         ": resharding is not available", g->id.step, key.world, world);
+        return error_set(e, ERROR_CONFLICT, "checkpoint of step %" PRId64 " was saved by %" PRId32 " ranks, asked for was image %" PRId32
+                         " of %" PRId32, g->id.step, key.world, rank, world);
     char name[LAYOUT_NAME_MAX];
     layout_shard(rank, name);
     auto_free char *path = fs_join(dir, name);

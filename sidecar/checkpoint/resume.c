@@ -1,4 +1,8 @@
-/* resume.c — the image that this rank resumes from: its own slot, or the volume after every byte was checked. */
+/*
+ * resume.c — the images that this rank resumes from: its own slot, or the volume after every byte was checked.
+ *
+ * Of a checkpoint of more ranks than there are today a rank asks for several, one after the other: one is looked at at a time.
+ */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,7 +17,7 @@ struct image_job {
     struct checkpoint *c; /* on the thread: its store alone */
     struct checkpoint_restore restore;
     uint64_t epoch;       /* of the round that asked */
-    int32_t rank;
+    int32_t image;
     int fd;
     uint64_t bytes;
     int result;
@@ -31,7 +35,7 @@ static int open_base(const struct store *s, const struct image_job *j, int *ret_
         const struct store_generation *g = &scan.generations[i];
         if (!checkpoint_id_equal(g->generation.id, id) || g->state != GENERATION_COMMITTED || g->bad)
             continue;
-        if (store_open_image(s, &g->generation, j->rank, j->restore.world, ret_fd, ret_bytes, e) == 0)
+        if (store_open_image(s, &g->generation, j->image, j->restore.world, ret_fd, ret_bytes, e) == 0)
             return 0;
         struct error why = ERROR_INIT;
         if (e->kind == ERROR_INVALID && store_mark(s, &g->generation, LAYOUT_BAD, e->text, &why) != 0)
@@ -52,8 +56,8 @@ static void image_done(struct worker_job *job)
     struct image_job *j = (struct image_job *)job;
     struct checkpoint *c = j->c;
     struct saver *m = &c->saver;
-    if (j->epoch != m->epoch)
-        return; /* a round ago */
+    if (j->epoch != m->epoch || j->image != m->image_index || m->image_state != IMAGE_CHECKING)
+        return; /* a round ago, or another is wanted by now */
     if (j->result == 0) {
         m->image_fd = TAKE_FD(j->fd);
         m->image_bytes = j->bytes;
@@ -61,7 +65,7 @@ static void image_done(struct worker_job *job)
     } else {
         m->image_error = j->error;
         m->image_state = IMAGE_FAILED;
-        log_error_from("checkpoint cannot be restored", &j->error, KVI("step", j->restore.step), KVI("rank", c->rank));
+        log_error_from("checkpoint cannot be restored", &j->error, KVI("step", j->restore.step), KVI("image", j->image));
     }
     if (c->events.ready != NULL)
         c->events.ready(c->events.ctx);
@@ -83,7 +87,7 @@ void saver_drop_image(struct saver *m)
     m->image_state = IMAGE_NONE;
 }
 
-void saver_check_image(struct checkpoint *c)
+void saver_check_image(struct checkpoint *c, int32_t image)
 {
     struct saver *m = &c->saver;
     struct image_job *j = xcalloc(1, sizeof(*j));
@@ -91,8 +95,9 @@ void saver_check_image(struct checkpoint *c)
     j->c = c;
     j->restore = m->restore;
     j->epoch = m->epoch;
-    j->rank = c->rank;
+    j->image = image;
     j->fd = -1;
+    m->image_index = image;
     m->image_state = IMAGE_CHECKING;
     worker_run(m->worker, &j->job);
 }
@@ -108,8 +113,8 @@ static int give_slot(struct saver *m, uint32_t slot, uint64_t bytes, int *ret_fd
     return 0;
 }
 
-int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret_restore, int *ret_fd, uint64_t *ret_offset,
-                            uint64_t *ret_bytes, bool *ret_from_memory, struct error *e)
+int checkpoint_open_restore(struct checkpoint *c, int32_t image, struct checkpoint_restore *ret_restore, int *ret_fd,
+                            uint64_t *ret_offset, uint64_t *ret_bytes, bool *ret_from_memory, struct error *e)
 {
     struct saver *m = &c->saver;
     struct holding held;
@@ -119,17 +124,14 @@ int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret
         return error_set(e, ERROR_INVALID, "%s is outside the ring: only ring members restore a share of the checkpoint", c->name);
     if (m->epoch == 0)
         return error_set(e, ERROR_BUSY, "the group has not formed yet");
-    if (!m->restore.found) {
+    if (!m->restore.found || image < 0 || image >= m->restore.world) {
         *ret_restore = m->restore;
         *ret_fd = -1;
         *ret_offset = *ret_bytes = 0;
         *ret_from_memory = false;
         return 0;
     }
-    if (m->restore.world != m->world)
-        return error_set(e, ERROR_INVALID, "checkpoint of step %" PRId64 " was saved by %" PRId32 " ranks, now there are %" PRId32
-                         ": resharding is not available", m->restore.step, m->restore.world, m->world);
-    if (saver_slot_of(m, (struct checkpoint_id){ m->restore.epoch, m->restore.step }, &slot, &held, &bytes)) {
+    if (image == c->rank && saver_slot_of(m, (struct checkpoint_id){ m->restore.epoch, m->restore.step }, &slot, &held, &bytes)) {
         if (give_slot(m, slot, bytes, ret_fd, ret_offset, ret_bytes, e) != 0)
             return -1;
         *ret_restore = m->restore;
@@ -137,12 +139,14 @@ int checkpoint_open_restore(struct checkpoint *c, struct checkpoint_restore *ret
         return 0;
     }
     if (!c->has_volume)
-        return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank, and the job has no checkpoint "
-                         "volume", m->restore.step);
+        return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 ", image %" PRId32 ", is in no slot of this rank, and the job has no "
+                         "checkpoint volume", m->restore.step, image);
+    if (m->image_state != IMAGE_NONE && m->image_index != image)
+        saver_drop_image(m);
     if (m->image_state == IMAGE_NONE)
-        saver_check_image(c);
+        saver_check_image(c, image);
     if (m->image_state == IMAGE_CHECKING)
-        return error_set(e, ERROR_BUSY, "the image of step %" PRId64 " is being checked", m->restore.step);
+        return error_set(e, ERROR_BUSY, "image %" PRId32 " of step %" PRId64 " is being checked", image, m->restore.step);
     if (m->image_state == IMAGE_FAILED) {
         *e = m->image_error;
         return -1;

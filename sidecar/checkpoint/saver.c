@@ -140,6 +140,8 @@ void saver_persist(struct checkpoint *c, struct checkpoint_id id, const char *no
 {
     struct saver *m = &c->saver;
     struct save *save = find_save(m, id);
+    if (c->rank >= world)
+        return; /* the base, saved by fewer ranks than there are now */
     if (save != NULL && save->phase != SAVE_STAGED && strcmp(save->nonce, nonce) == 0) {
         if (save->phase == SAVE_VOTED)
             send_vote(c, save); /* asked again: the coordinator is new */
@@ -275,8 +277,8 @@ static void carry_over(struct checkpoint *c)
     settle_slots(c);
     if (m->save_count > 0)
         send_staged(c, &m->saves[0]);
-    if (m->restore.found && !held_here && c->has_volume && m->restore.world == m->world)
-        saver_check_image(c);
+    if (m->restore.found && !held_here && c->has_volume && c->rank < m->restore.world)
+        saver_check_image(c, c->rank);
 }
 
 /* What fell out of the history (damaged, or of ranks that were ahead) is not to be reported as committed. */

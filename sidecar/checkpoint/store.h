@@ -54,14 +54,14 @@ MUST_CHECK int store_prepare(const struct store *s, struct checkpoint_id id, str
 MUST_CHECK int store_persist(const struct store *s, const struct step_key *key, int32_t rank, int fd, uint64_t offset, uint64_t bytes,
                              struct vote *ret_vote, struct error *e);
 
-/* Makes the step count, once all votes are there and fit their files. `own_epoch` is the claim of this coordinator: GONE when there
- * is a newer one. Committing what is committed is fine. */
+/* Makes the step count, once all votes are there and fit their files. key->world 0: as many as the vote of rank 0 says. `own_epoch` is
+ * the claim of this coordinator: GONE when there is a newer one. Committing what is committed is fine. */
 MUST_CHECK int store_commit(const struct store *s, const struct step_key *key, uint64_t own_epoch, struct error *e);
 
 /* The reader's rule without reading the images: COMMIT, the MANIFEST that it names, every file's size. */
 MUST_CHECK int store_check(const struct store *s, const struct generation *g, struct step_key *ret_key,
                            struct manifest_entry **ret_entries, struct error *e);
-/* One rank's image, every byte read against the checksums. The descriptor is at 0. ERROR_INVALID: damaged. */
+/* Image `rank` of the `world` that saved it, every byte read against the checksums. The descriptor is at 0. ERROR_INVALID: damaged. */
 MUST_CHECK int store_open_image(const struct store *s, const struct generation *g, int32_t rank, int32_t world, int *ret_fd,
                                 uint64_t *ret_bytes, struct error *e);
 

@@ -29,6 +29,7 @@ struct guest {
     uint64_t engine_client; /* client */
     int64_t flush_until_ms; /* 0: no flush is waited for */
     bool wants_restore;     /* the image is still being looked at */
+    int32_t restore_image;
     uint64_t wants_slots;   /* bytes; the slots are still being made */
     char framework[33];     /* client */
     struct guest *next;
@@ -123,7 +124,7 @@ static void on_staged(struct guest *g, const struct local_staged *staged)
     }
 }
 
-static void on_restore(struct guest *g)
+static void on_restore(struct guest *g, int32_t image)
 {
     struct checkpoint_restore restore = { .found = false };
     struct local_restore_ready ready = { .found = 0 };
@@ -133,9 +134,10 @@ static void on_restore(struct guest *g)
     auto_close int fd = -1;
 
     g->wants_restore = false;
-    if (checkpoint_open_restore(g->attach->options.checkpoint, &restore, &fd, &offset, &bytes, &from_memory, &e) != 0) {
+    if (checkpoint_open_restore(g->attach->options.checkpoint, image, &restore, &fd, &offset, &bytes, &from_memory, &e) != 0) {
         if (e.kind == ERROR_BUSY) {
             g->wants_restore = true;
+            g->restore_image = image;
         } else {
             log_warn_from("checkpoint cannot be restored", &e);
             refuse(g, LOCAL_RESTORE, e.text);
@@ -146,7 +148,7 @@ static void on_restore(struct guest *g)
         ready = (struct local_restore_ready){ .found = 1, .world = (uint32_t)restore.world, .step = (uint64_t)restore.step,
                                               .image_offset = offset, .image_bytes = bytes, .from_memory = from_memory };
     }
-    say(g, LOCAL_RESTORE_READY, &ready, sizeof ready, &fd, restore.found ? 1 : 0);
+    say(g, LOCAL_RESTORE_READY, &ready, sizeof ready, &fd, fd >= 0 ? 1 : 0);
 }
 
 static void on_flush(struct guest *g, const struct local_flush *flush)
@@ -378,7 +380,7 @@ static void launcher_message(struct guest *g, const struct ipc_message *m)
 static void client_message(struct guest *g, const struct ipc_message *m)
 {
     union { struct local_slots slots; struct local_staged staged; struct local_flush flush; struct local_finished finished;
-            struct local_timeline timeline; } u;
+            struct local_timeline timeline; struct local_restore restore; } u;
 
     if (g->fence != g->attach->fence && m->type != LOCAL_REPORT) {
         refuse(g, m->type, "the round of this process is over: it has to end");
@@ -397,7 +399,9 @@ static void client_message(struct guest *g, const struct ipc_message *m)
         on_staged(g, &u.staged);
         break;
     case LOCAL_RESTORE:
-        on_restore(g);
+        if (m->len < sizeof u.restore)
+            u.restore.image = g->attach->rank;
+        on_restore(g, u.restore.image <= INT32_MAX ? (int32_t)u.restore.image : -1);
         break;
     case LOCAL_FLUSH:
         on_flush(g, &u.flush);
@@ -576,7 +580,7 @@ void attach_ready(struct attach *a)
 {
     for (struct guest *g = a->guests; g != NULL; g = g->next) {
         if (g->wants_restore)
-            on_restore(g);
+            on_restore(g, g->restore_image);
         if (g->wants_slots > 0)
             on_slots(g, g->wants_slots);
     }

@@ -166,14 +166,18 @@ class Client:
     def slot_state(self, index):
         return struct.unpack_from("<I", self.slots[index], SLOT_STATE)[0]
 
-    def restore(self):
-        image = self.job.restore_images.get(self.rank)
+    def restore(self, payload):
+        number = struct.unpack("<II", payload)[0]
+        image, world = self.job.restore_images.get(number), self.job.restore_world or self.job.size
+        if self.job.restore_images and number >= world:
+            self.send(RESTORE_READY, struct.pack("<IIQQQII", 1, world, self.job.resume_step, 0, 0, 0, 0))
+            return
         if image is None:
             self.send(RESTORE_READY, struct.pack("<IIQQQII", 0, 0, 0, 0, 0, 0, 0))
             return
         fd = os.memfd_create("image")
         os.write(fd, bytes(4096) + image)  # at 4096, as in a slot
-        self.send(RESTORE_READY, struct.pack("<IIQQQII", 1, self.job.size, self.job.resume_step, 4096, len(image), 1, 0), [fd])
+        self.send(RESTORE_READY, struct.pack("<IIQQQII", 1, world, self.job.resume_step, 4096, len(image), 1, 0), [fd])
         os.close(fd)
 
     def handle(self, kind, payload):
@@ -194,7 +198,7 @@ class Client:
                 self.job.committed = step
                 self.send(COMMITTED, struct.pack("<Q", step))
         elif kind == RESTORE:
-            self.restore()
+            self.restore(payload)
         elif kind == FLUSH:
             self.send(FLUSHED, struct.pack("<QII", self.job.committed & 0xFFFFFFFFFFFFFFFF, 1, 0))
         elif kind == FINISHED:
@@ -218,6 +222,7 @@ class FakeJob:
         self.shm_magic = SHM_MAGIC
         self.resume_step = -1
         self.restore_images = {}  # rank: safetensors bytes
+        self.restore_world = 0  # ranks that saved them; 0: as many as there are
         self.commits = True
         self.committed = -1
         self.answers = {}  # message type: function(client, payload)

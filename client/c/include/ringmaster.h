@@ -205,8 +205,12 @@ RM_API int rm_checkpoint_wanted(void);
 /* Until nothing staged is uncommitted. *ret_committed_step is -1 when nothing ever was. */
 RM_API int rm_checkpoint_wait(int64_t timeout_ms, int64_t *ret_committed_step);
 /* This rank's image of the step to resume from, read-only until rm_checkpoint_restore_done. RM_NOT_FOUND: none. *ret_world is the
- * number of ranks that saved it. */
+ * number of ranks that saved it. When those were fewer and none had this rank's number, the image is NULL of 0 bytes. */
 RM_API int rm_checkpoint_restore(const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world);
+/* The same for the image of another rank of those that saved the step, which takes the place of the one before. For a step of
+ * another number of ranks: rank r reads the images r, r + size, r + 2 * size, ... below *ret_world. One that only its own rank's
+ * memory holds is refused elsewhere. */
+RM_API int rm_checkpoint_restore_image(int image, const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world);
 RM_API void rm_checkpoint_restore_done(void);
 
 #ifdef __cplusplus

@@ -300,21 +300,25 @@ static int map_restore(int fd, const struct local_restore_ready *ready, const vo
     return RM_OK;
 }
 
-static int restore_locked(const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world)
+static int restore_locked(uint32_t image, const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world)
 {
     unmap_restore();
     if (alone())
         return text_fail(RM_NOT_FOUND, "no checkpoint: this process runs alone");
+    struct local_restore ask = { .image = image };
     struct call answer;
-    int status = client_call(&the_client, CALL_RESTORE, LOCAL_RESTORE, NULL, 0, RESTORE_TIMEOUT_MS, &answer);
+    int status = client_call(&the_client, CALL_RESTORE, LOCAL_RESTORE, &ask, sizeof(ask), RESTORE_TIMEOUT_MS, &answer);
     if (status != RM_OK)
         return status;
     struct local_restore_ready ready;
     memcpy(&ready, answer.answer, sizeof(ready));
     if (!ready.found)
         status = text_fail(RM_NOT_FOUND, "no checkpoint to restore: start from scratch");
-    else if (answer.fd_count != 1 || ready.world == 0 || ready.world > INT32_MAX)
-        status = text_fail(RM_IO, "the sidecar's answer to a restore has %zu descriptors and a world of %u", answer.fd_count, ready.world);
+    else if (answer.fd_count != (ready.image_bytes > 0 ? 1 : 0) || (ready.image_bytes == 0 && image < ready.world) || ready.world == 0 || ready.world > INT32_MAX)
+        status = text_fail(RM_IO, "the sidecar's answer to a restore of image %u has %llu bytes, %zu descriptors and a world of %u", image,
+                           (unsigned long long)ready.image_bytes, answer.fd_count, ready.world);
+    else if (ready.image_bytes == 0)
+        *ret_image = NULL;
     else
         status = map_restore(answer.fds[0], &ready, ret_image);
     close_all(&answer);
@@ -328,11 +332,19 @@ static int restore_locked(const void **ret_image, uint64_t *ret_bytes, int64_t *
 
 RM_API int rm_checkpoint_restore(const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world)
 {
+    int rank = rm_rank();
+    return rank < 0 ? rank : rm_checkpoint_restore_image(rank, ret_image, ret_bytes, ret_step, ret_world);
+}
+
+RM_API int rm_checkpoint_restore_image(int image, const void **ret_image, uint64_t *ret_bytes, int64_t *ret_step, int *ret_world)
+{
     int status = client_ready();
     if (status != RM_OK)
         return status;
+    if (image < 0)
+        return text_fail(RM_INVALID, "image %d of a checkpoint: they are counted from 0", image);
     pthread_mutex_lock(&the_checkpoint.lock);
-    status = restore_locked(ret_image, ret_bytes, ret_step, ret_world);
+    status = restore_locked((uint32_t)image, ret_image, ret_bytes, ret_step, ret_world);
     pthread_mutex_unlock(&the_checkpoint.lock);
     return status;
 }

@@ -178,6 +178,7 @@ _SIGNATURES = {
     "rm_checkpoint_wanted": (_INT, []),
     "rm_checkpoint_wait": (_INT, [_I64, ctypes.POINTER(_I64)]),
     "rm_checkpoint_restore": (_INT, [ctypes.POINTER(_VOID), _HANDLE, ctypes.POINTER(_I64), ctypes.POINTER(_INT)]),
+    "rm_checkpoint_restore_image": (_INT, [_INT, ctypes.POINTER(_VOID), _HANDLE, ctypes.POINTER(_I64), ctypes.POINTER(_INT)]),
     "rm_checkpoint_restore_done": (None, []),
 }
 

@@ -11,14 +11,20 @@ sidecar nothing is saved and nothing restored.
 import ctypes
 import hashlib
 import json
+import logging
 import os
 import struct
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _basics, _core, _ops
 from ._core import RingmasterError
+
+log = logging.getLogger("ringmaster")
+
+# Of all ranks that saved, in their order: this rank's.
+Resplit = Callable[[List[Dict[str, Any]]], Mapping[str, Any]]
 
 ALIGN = 4096  # where tensor data begins in the image
 HEADER_MAX = 16 << 20
@@ -140,8 +146,8 @@ def encode_header(share: List[Description], metadata: Mapping[str, str]) -> byte
     return struct.pack("<Q", len(text)) + text
 
 
-def decode_header(image: np.ndarray) -> Tuple[List[Tuple[Description, int]], Dict[str, str], int]:
-    """Reads and checks the header of an image (uint8).
+def decode_header(image: np.ndarray, number: int) -> Tuple[List[Tuple[Description, int]], Dict[str, str], int]:
+    """Reads and checks the header of image `number` (uint8).
 
     Returns:
         The tensors with where each begins in the data, in that order; the metadata; where the data begins.
@@ -151,7 +157,7 @@ def decode_header(image: np.ndarray) -> Tuple[List[Tuple[Description, int]], Dic
     """
 
     def bad(why: str) -> RingmasterError:
-        return RingmasterError(f"checkpoint: the image of this rank is damaged: {why}")
+        return RingmasterError(f"checkpoint: the image of rank {number} is damaged: {why}")
 
     if image.size < 8:
         raise bad(f"{image.size} bytes")
@@ -287,73 +293,147 @@ def resume_step() -> Optional[int]:
     return step if step >= 0 else None
 
 
-def restore() -> Optional[Restored]:
+def restore(resplit: Optional[Resplit] = None) -> Optional[Restored]:
     """The state that the ranks have agreed to resume from. Every rank calls it, or none.
 
-    Each rank reads its own part, from memory when its sidecar still has it; the ranks then give each other theirs. What comes
-    back is complete, or an error on every rank.
+    Each rank reads the parts that fall to it: its own, from memory when its sidecar still has it; after a change of the number of
+    ranks, the parts of rank r, r + size, r + 2 * size, ... of those who saved. The ranks then give each other theirs. What comes back
+    is complete, or an error on every rank.
+
+    Args:
+        resplit: for a checkpoint of another number of ranks: called with the `extra` of all ranks that saved, in their order, gives
+            this rank's. Without it that is `keep_common`.
 
     Returns:
         (step, tensors, extra): the whole state and this rank's own extra; None: start from scratch.
 
     Raises:
-        RingmasterError: a part is damaged or missing, or the checkpoint is one of another number of ranks.
+        RingmasterError: a part is damaged or missing.
         PeerLostError: a rank is gone.
     """
     step = resume_step()
     if step is None:
         return None
+    own: Dict[int, np.ndarray] = {}
     mine: Dict[str, Any]
-    data = np.zeros(0, np.uint8)
-    extra: Dict[str, Any] = {}
     try:
-        listed, metadata, data = _own_image(step)
-        mine = {"tensors": [[d.name, d.dtype, d.shape] for d, _ in listed], "digest": metadata.get("tensors", "")}
-        extra = json.loads(metadata.get("extra", "{}"))
+        world, parts = _own_images(step)
+        own = {image: part.data for image, part in parts.items()}
+        mine = {"world": world, "parts": {image: part.told for image, part in parts.items()}}
     except _core.PeerLostError:
         raise
     except (RingmasterError, ValueError) as error:
         mine = {"error": str(error)}
-    everyone = _exchange_texts(json.dumps(mine), f"checkpoint.restore.{step}")
-    for rank, theirs in enumerate(everyone):
-        if "error" in theirs:
-            raise RingmasterError(f"checkpoint of step {step}, rank {rank}: {theirs['error']}")
-    shares = [[Description(name, dtype, tuple(shape)) for name, dtype, shape in theirs["tensors"]] for theirs in everyone]
-    _check_complete(step, shares, [theirs["digest"] for theirs in everyone])
+    told = _all_parts(step, _exchange_texts(json.dumps(mine), f"checkpoint.restore.{step}"))
+    shares = [[Description(name, dtype, tuple(shape)) for name, dtype, shape in part["tensors"]] for part in told]
+    _check_complete(step, shares, [part["digest"] for part in told])
     tensors: Dict[str, np.ndarray] = {}
-    for rank, share in enumerate(shares):
-        length = sum(description.nbytes for description in share)
-        part = data if rank == _basics.rank() else np.empty(length, np.uint8)
-        if _basics.size() > 1 and length > 0:
-            part = _ops.broadcast(part, rank, f"checkpoint.restore.{step}.{rank}")
-        at = 0
-        for description in share:
-            view = part[at : at + description.nbytes].view(numpy_dtype(description.dtype))
-            tensors[description.name] = view.reshape(description.shape)
-            at += description.nbytes
+    for image, share in enumerate(shares):
+        tensors.update(_share_out(step, image, share, own.pop(image, None)))
+    extras = [part["extra"] for part in told]
+    extra = extras[_basics.rank()] if len(extras) == _basics.size() else dict((resplit or keep_common)(extras))
     return Restored(step, tensors, extra)
 
 
-def _own_image(step: int) -> Tuple[List[Tuple[Description, int]], Dict[str, str], np.ndarray]:
-    """This rank's tensors, metadata and data (a copy)."""
+def keep_common(extras: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """What all ranks' extras had alike. What differed, such as the position in a rank's data or the state of its random numbers, has
+    no meaning for another number of ranks: it is dropped, with a warning from rank 0."""
+    alike, differing = common_extra(extras)
+    if differing and _basics.rank() == 0:
+        log.warning(
+            "the checkpoint was saved by %d ranks and is restored by %d: values of `extra` that differed among them are dropped: %s "
+            "(checkpoint.restore(resplit=...) can keep them)",
+            len(extras),
+            _basics.size(),
+            ", ".join(differing),
+        )
+    return alike
+
+
+def common_extra(extras: Sequence[Mapping[str, Any]]) -> Tuple[Dict[str, Any], List[str]]:
+    """What several ranks' extras have alike, objects within objects looked into, and the names of what they have not."""
+    alike: Dict[str, Any] = {}
+    differing: List[str] = []
+    for key in sorted({key for extra in extras for key in extra}):
+        values = [extra.get(key) for extra in extras]
+        if all(isinstance(value, dict) for value in values):
+            alike[key], inner = common_extra([value for value in values if isinstance(value, dict)])
+            differing += [f"{key}.{name}" for name in inner]
+        elif all(key in extra and value == values[0] for extra, value in zip(extras, values)):
+            alike[key] = values[0]
+        else:
+            differing.append(key)
+    return alike, differing
+
+
+class _Part(NamedTuple):
+    """The image of one of the ranks that saved."""
+
+    told: Dict[str, Any]  # to the other ranks: tensors, digest, extra
+    data: np.ndarray  # a copy
+
+
+def _own_images(step: int) -> Tuple[int, Dict[int, _Part]]:
+    """The number of ranks that saved this step, and this rank's share of their images by number."""
     lib = _core.library()
     address, length, found, world = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int64(), ctypes.c_int()
-    _core.check(
-        lib.rm_checkpoint_restore(ctypes.byref(address), ctypes.byref(length), ctypes.byref(found), ctypes.byref(world))
-    )
+    parts: Dict[int, _Part] = {}
+    image = _basics.rank()
     try:
-        if found.value != step:
-            raise RingmasterError(f"checkpoint: the sidecar has step {found.value}, agreed was step {step}")
-        if world.value != _basics.size():
-            raise RingmasterError(
-                f"checkpoint: step {step} was saved by {world.value} ranks, this job has {_basics.size()}; start it with "
-                f"{world.value} ranks, or in a new job directory"
+        while True:
+            _core.check(
+                lib.rm_checkpoint_restore_image(
+                    image, ctypes.byref(address), ctypes.byref(length), ctypes.byref(found), ctypes.byref(world)
+                )
             )
-        image = _bytes_at(address.value, length.value)
-        listed, metadata, begin = decode_header(image)
-        return listed, metadata, image[begin:].copy()
+            if found.value != step:
+                raise RingmasterError(f"checkpoint: the sidecar has step {found.value}, agreed was step {step}")
+            if image < world.value:
+                parts[image] = _read_part(_bytes_at(address.value, length.value), image)
+            image += _basics.size()
+            if image >= world.value:
+                return world.value, parts
     finally:
         lib.rm_checkpoint_restore_done()
+
+
+def _read_part(image: np.ndarray, number: int) -> _Part:
+    listed, metadata, begin = decode_header(image, number)
+    extra = json.loads(metadata.get("extra", "{}"))
+    if not isinstance(extra, dict):
+        raise RingmasterError(f"checkpoint: `extra` in the image of rank {number} is no JSON object")
+    told = {"tensors": [[d.name, d.dtype, d.shape] for d, _ in listed], "digest": metadata.get("tensors", ""), "extra": extra}
+    return _Part(told, image[begin:].copy())
+
+
+def _all_parts(step: int, everyone: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """What the ranks tell of the parts, in the order of those who saved them."""
+    for rank, theirs in enumerate(everyone):
+        if "error" in theirs:
+            raise RingmasterError(f"checkpoint of step {step}, rank {rank}: {theirs['error']}")
+    world = everyone[0]["world"]
+    for rank, theirs in enumerate(everyone):
+        if theirs["world"] != world:
+            raise RingmasterError(
+                f"checkpoint of step {step}: rank 0 has one of {world} ranks, rank {rank} one of {theirs['world']}"
+            )
+    size = len(everyone)
+    return [everyone[image % size]["parts"][str(image)] for image in range(world)]
+
+
+def _share_out(step: int, image: int, share: List[Description], own: Optional[np.ndarray]) -> Dict[str, np.ndarray]:
+    """The tensors of one part, from the rank that has read it to all."""
+    length = sum(description.nbytes for description in share)
+    part = own if own is not None else np.empty(length, np.uint8)
+    if _basics.size() > 1 and length > 0:
+        part = _ops.broadcast(part, image % _basics.size(), f"checkpoint.restore.{step}.{image}")
+    tensors: Dict[str, np.ndarray] = {}
+    at = 0
+    for description in share:
+        view = part[at : at + description.nbytes].view(numpy_dtype(description.dtype))
+        tensors[description.name] = view.reshape(description.shape)
+        at += description.nbytes
+    return tensors
 
 
 def _exchange_texts(text: str, name: str) -> List[Dict[str, Any]]:

@@ -24,7 +24,7 @@
 #include "sidecar/checkpoint/store.h"
 #include "wire/shm.h"
 
-#define GROUP_MAX 4
+#define GROUP_MAX 8
 #define GROUP_UID "5f1c7e0a-test"
 #define IMAGE_HEADER 4096u
 
@@ -349,8 +349,8 @@ static inline bool group_save(struct group *g, int64_t step, uint64_t data_bytes
     return group_wait(g, group_until_committed, step, 20000) && group_wait(g, group_until_idle, 0, 5000);
 }
 
-/* Opens what a rank is to resume from and compares every byte with what the step had. Waits while it is checked. */
-static inline bool trainer_restores(struct group *g, int32_t rank, int64_t step, bool from_memory, struct error *e)
+/* Opens an image at a rank and compares every byte with what the step had. Waits while it is checked. */
+static inline bool trainer_reads(struct group *g, int32_t rank, int32_t number, int64_t step, bool from_memory, struct error *e)
 {
     struct checkpoint_restore restore;
     uint64_t offset, bytes;
@@ -358,7 +358,7 @@ static inline bool trainer_restores(struct group *g, int32_t rank, int64_t step,
     auto_close int fd = -1;
     for (int64_t deadline = clock_mono_ms() + 10000; clock_mono_ms() < deadline;) {
         *e = (struct error)ERROR_INIT;
-        if (checkpoint_open_restore(g->members[rank].checkpoint, &restore, &fd, &offset, &bytes, &memory, e) == 0)
+        if (checkpoint_open_restore(g->members[rank].checkpoint, number, &restore, &fd, &offset, &bytes, &memory, e) == 0)
             break;
         if (e->kind != ERROR_BUSY)
             return false;
@@ -371,12 +371,17 @@ static inline bool trainer_restores(struct group *g, int32_t rank, int64_t step,
     if (!restore.found || restore.step != step || memory != from_memory)
         return error_set(e, ERROR_BUG, "found %d step %" PRId64 " memory %d", restore.found, restore.step, memory) == 0;
     auto_free uint8_t *image = xcalloc(1, bytes), *expected = xcalloc(1, bytes);
-    image_fill(expected, rank, step, bytes - IMAGE_HEADER);
+    image_fill(expected, number, step, bytes - IMAGE_HEADER);
     if (pread(fd, image, bytes, (off_t)offset) != (ssize_t)bytes)
         return error_errno(e, "read image") == 0;
     if (memcmp(image, expected, bytes) != 0)
         return error_set(e, ERROR_BUG, "the bytes differ") == 0;
     return true;
+}
+
+static inline bool trainer_restores(struct group *g, int32_t rank, int64_t step, bool from_memory, struct error *e)
+{
+    return trainer_reads(g, rank, rank, step, from_memory, e);
 }
 
 static inline bool group_restores(struct group *g, int64_t step, bool from_memory)

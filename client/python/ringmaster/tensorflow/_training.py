@@ -4,7 +4,7 @@ import hashlib
 import logging
 import math
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import tensorflow as tf
@@ -301,6 +301,17 @@ class Progress:
         _basics.report(metrics=metrics)
 
 
+def resplit_position(extras: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """`extra` of a checkpoint of another number of ranks: the data of an epoch is dealt out among the ranks, so the batches that all of
+    them had trained are so many steps of today's ranks. Rounded down: a few batches may be trained twice, none is left out."""
+    extra = checkpoint.keep_common(extras)
+    done, ranks = int(extra.get("step_in_epoch", 0)), _basics.size()
+    extra["step_in_epoch"] = done * len(extras) // ranks
+    if done > 0 and _basics.rank() == 0:
+        log.info("step %d in the epoch of %d ranks is step %d of %d", done, len(extras), extra["step_in_epoch"], ranks)
+    return extra
+
+
 class Checkpoint:
     """Saves the model and its optimizer every so often, and resumes from the last committed save.
 
@@ -362,11 +373,12 @@ class Checkpoint:
             model: built and compiled, the same on all ranks.
 
         Returns:
-            Where to go on; Position(0, 0, 0) without a checkpoint.
+            Where to go on; Position(0, 0, 0) without a checkpoint. After a change of the number of ranks `step_in_epoch` is counted in
+            steps of today's: as many batches as all ranks together had trained, dealt out anew and rounded down.
 
         Raises:
             ValueError: the model is not built, or the checkpoint is one of another model.
-            RingmasterError: the checkpoint is damaged or of another number of ranks.
+            RingmasterError: the checkpoint is damaged.
         """
         position = self._restore(model)
         self._explicit = True
@@ -375,7 +387,7 @@ class Checkpoint:
     def _restore(self, model: Any) -> Position:
         if self.position is not None:
             return self.position
-        found = checkpoint.restore()
+        found = checkpoint.restore(resplit_position)
         if found is None:
             self.position = Position(0, 0, 0)
             return self.position
