@@ -218,8 +218,9 @@ def test_fit_reports_averages_saves_and_resumes_at_the_exact_step(make_job, resu
         history = model.fit(x[part], y[part], batch_size=8, shuffle=False, initial_epoch=epoch, epochs=epoch + 1, callbacks=calls + [Stop()], verbose=0)
         losses += history.history["loss"]
     show(hash=rm.weights_hash(model), step=int(model.optimizer.iterations), begin=list(begin), losses=losses, extra=saver.restored_extra,
-         committed=checkpoint.wait())
+         committed=checkpoint.wait(), resplit=resplit_position([{"epoch": 1, "step_in_epoch": 3, "user": {"rank": r}} for r in range(5)]))
     """
+    train = "    from ringmaster.tensorflow._training import resplit_position\n" + train.lstrip("\n")
     with make_job(size=2) as job:
         whole = results(job, train, prelude=KERAS, timeout_s=150, LAST_STEP="12")
         reports = [json.loads(text) for text in job.clients[0].reports]
@@ -229,6 +230,7 @@ def test_fit_reports_averages_saves_and_resumes_at_the_exact_step(make_job, resu
         merged.update({k: v for k, v in report.items() if k != "metrics"}, **report.get("metrics", {}))
     assert merged["step"] == merged["total_steps"] == 12 and merged["epoch"] == 3 and merged["step_ms"] > 0
     assert merged["weights_hash"] == whole[0]["hash"] == whole[1]["hash"]
+    assert whole[1]["resplit"] == {"epoch": 1, "step_in_epoch": 7, "user": {}}, "15 batches of five ranks are seven steps of two"
     assert whole[0]["losses"] == whole[1]["losses"] and len(whole[0]["losses"]) == 3 and whole[0]["begin"] == [0, 0, 0]
 
     with make_job(size=2) as job:
