@@ -13,7 +13,7 @@ import base64
 import logging
 import random
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
@@ -108,6 +108,15 @@ def _set_generators(states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state(states["cuda"]))
 
 
+def _resplit(extras: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """`extra` of a checkpoint of another number of ranks. What the state consists of is alike on all; generators are each rank's own, and
+    one that went to several ranks would give them the same numbers: none is restored."""
+    kept = _checkpoint.keep_common([{"user": extra.get("user", {})} for extra in extras])
+    if _basics.rank() == 0:
+        log.warning("the checkpoint was saved by %d ranks: random generators are not restored", len(extras))
+    return {**kept, "state": extras[0].get("state")}
+
+
 # ---- the calls ---------------------------------------------------------------------------------------------------------
 
 
@@ -147,9 +156,9 @@ def restore(parts: Mapping[str, Any], generators: bool = True) -> Optional[Resto
 
     Raises:
         ValueError: the checkpoint has other parts.
-        RingmasterError: it is damaged, incomplete, or of another number of ranks.
+        RingmasterError: it is damaged or incomplete.
     """
-    found = _checkpoint.restore()
+    found = _checkpoint.restore(_resplit)
     if found is None:
         return None
     trees = found.extra.get("state")
