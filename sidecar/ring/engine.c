@@ -22,7 +22,7 @@
 #define DEFAULT_PEER_TIMEOUT_MS 1000
 #define PEER_TIMEOUT_MIN_MS 100
 #define DEFAULT_SPIN_US 100
-#define CROWDED_NS 60000          /* a core that was offered and came back later than this is wanted by others ... */
+#define CROWDED_NS 700000         /* a core that was offered and came back later than this was used by strangers for a slice of time ... */
 #define CROWDED_FOR_NS 20000000   /* ... and is not looked around on for so long */
 
 /* ---- notices: from the engine's thread to the callbacks on the main loop ---- */

@@ -13,7 +13,7 @@
 
 #define LOOK_MAX_NS 200000
 #define LOOK_MIN_NS 5000
-#define CROWDED_NS 60000        /* a core that was offered and came back later than this is wanted by others ... */
+#define CROWDED_NS 700000       /* a core that was offered and came back later than this was used by strangers for a slice of time ... */
 #define CROWDED_FOR_NS 20000000 /* ... and is not looked around on for so long: who sleeps comes first when it wakes up */
 
 /* What an answer is called, how long it is at least, and which call waits for it. */
