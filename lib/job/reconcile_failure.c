@@ -102,16 +102,19 @@ static bool candidate_of(const struct pass *p, const struct slot *s, struct cand
     return pod->phase == POD_PENDING && rule_names_waiting(p, &c);
 }
 
-/* Evidence that says why outranks the time at which something was seen to end. */
-static bool has_evidence(const struct pass *p, const struct candidate *c)
+/* The coordinator has counted the loss of this member already, as the end of the newest round: it is the same event, and
+ * so is what else was lost with it (two replicas on one node): that one is decided about first. */
+static bool was_counted_by_coordinator(const struct pass *p, const struct candidate *c, enum failure_class class)
 {
-    struct failure_event e = event_of(p, c);
-    enum failure_class class = restart_classify(&e);
+    const struct job_status *s = p->status; /* with the rounds of this pass folded in */
+    const struct failure *f = s->failure_count > 0 ? &s->failures[s->failure_count - 1] : NULL;
 
-    return class == FAILURE_OOM || class == FAILURE_HARDWARE;
+    return f != NULL && class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE &&
+           f->attempt == s->attempt && f->round == s->round && s->round > 0 && f->role == c->role &&
+           f->index == c->index && f->pod_uid[0] == '\0';
 }
 
-struct ranked { struct candidate c; bool evidence; int32_t order; };
+struct ranked { struct candidate c; bool evidence, counted; int32_t order; };
 
 static int by_rank(const void *a, const void *b)
 {
@@ -119,9 +122,21 @@ static int by_rank(const void *a, const void *b)
 
     if (x->evidence != y->evidence)
         return x->evidence ? -1 : 1;
+    if (x->counted != y->counted)
+        return x->counted ? -1 : 1;
     if (x->c.time_ms != y->c.time_ms)
         return x->c.time_ms < y->c.time_ms ? -1 : 1;
     return (x->order > y->order) - (x->order < y->order);
+}
+
+static struct ranked rank_candidate(const struct pass *p, const struct candidate *c, int32_t order)
+{
+    struct failure_event e = event_of(p, c);
+    enum failure_class class = restart_classify(&e);
+
+    /* Evidence that says why outranks the time at which something was seen to end. */
+    return (struct ranked){ .c = *c, .evidence = class == FAILURE_OOM || class == FAILURE_HARDWARE,
+                            .counted = was_counted_by_coordinator(p, c, class), .order = order };
 }
 
 static struct ranked *find_candidates(const struct pass *p, size_t *ret_count)
@@ -137,7 +152,7 @@ static struct ranked *find_candidates(const struct pass *p, size_t *ret_count)
             cap = cap > 0 ? 2 * cap : 8;
             list = xrealloc(list, cap, sizeof *list);
         }
-        list[count++] = (struct ranked){ .c = c, .evidence = has_evidence(p, &c), .order = i };
+        list[count++] = rank_candidate(p, &c, i);
     }
     if (count > 1)
         qsort(list, count, sizeof *list, by_rank);
@@ -212,17 +227,6 @@ static void begin_restart(struct pass *p, const char *reason, const char *messag
 }
 
 /* ---- what follows ------------------------------------------------------------------------------------------------ */
-
-/* The coordinator has counted the loss of this member already, as the end of the newest round: it is the same event. */
-static bool was_counted_by_coordinator(const struct pass *p, const struct candidate *c, enum failure_class class)
-{
-    const struct job_status *s = p->status; /* with the rounds of this pass folded in */
-    const struct failure *f = s->failure_count > 0 ? &s->failures[s->failure_count - 1] : NULL;
-
-    return f != NULL && class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE &&
-           f->attempt == s->attempt && f->round == s->round && s->round > 0 && f->role == c->role &&
-           f->index == c->index && f->pod_uid[0] == '\0';
-}
 
 /* Only this pod is made anew, at the same attempt: the others wait in the coordinator's next round. What may still run
  * on a lost node would answer under the same fence, so that a pod which is to be deleted by force takes the attempt

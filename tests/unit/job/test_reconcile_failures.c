@@ -464,6 +464,20 @@ Test(failures, a_lost_member_is_counted_once_whoever_sees_it_first)
     }
 }
 
+Test(failures, two_replicas_of_one_lost_node_are_one_loss)
+{
+    struct world *w = world_running(fixture_job(1, 0, 3, 0, 0));
+
+    report_round(w, 1, ROLE_WORKER, 2, "SidecarLost", 0, (struct restart_counters){ .restarts = 1, .disruptions = 1, .streak = 1 });
+    w->coordinator.group_formed = false;
+    (void)world_settle(w);
+    world_pod(w, ROLE_WORKER, 0)->node_lost = world_pod(w, ROLE_WORKER, 2)->node_lost = true;
+    (void)world_step(w);
+    cr_expect(w->status->attempt == 2 && w->status->restarts == 1 && w->status->disruptions == 1 && w->status->failure_count == 1, "%d restarts",
+              w->status->restarts);
+    world_free(w);
+}
+
 Test(failures, a_loss_that_was_counted_does_not_overdraw_the_budget_by_being_seen_again)
 {
     struct training_job *job = fixture_job(1, 0, 2, 0, 0);
