@@ -30,6 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--save-every", type=int, help="a checkpoint every so many steps; as the job says when it is left out")
     parser.add_argument("--lose-rank", type=int, default=-1, help="this rank kills itself once, in the middle")
     args = parser.parse_args()
 
@@ -43,7 +44,7 @@ def main():
     optimizer = rm.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, args.steps // 3, 0.5)
 
-    saver = checkpoint.Checkpoint(model=model, optimizer=optimizer, scheduler=scheduler)
+    saver = checkpoint.Checkpoint(every_steps=args.save_every, model=model, optimizer=optimizer, scheduler=scheduler)
     begin = saver.restore()
     if begin:
         print(f"rank {rm.rank()} goes on after step {begin}", flush=True)

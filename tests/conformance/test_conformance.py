@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/integration")]
 from group import Group  # noqa: E402
 
 PROGRAM = ROOT / "tests/conformance/checks.py"
-LIMIT_S = 150
+LIMIT_S = 300
 
 
 def names(program=PROGRAM):

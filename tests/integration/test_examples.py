@@ -89,6 +89,6 @@ def test_a_parameter_server_by_flags(ringmaster, job_dir):
     assert "ps 0: serving" in shown and len(steps) == 2 and min(steps) > 0 and sum(steps) >= 300, shown
 
 
-@pytest.mark.parametrize("name", ["digits", "mwms", "ps"])
+@pytest.mark.parametrize("name", ["digits", "mwms", "ps", "pytorch"])
 def test_the_examples_are_valid(ringmaster, name):
     assert ringmaster("validate", "-f", ROOT / f"examples/{name}/trainingjob.yaml").returncode == 0
