@@ -12,7 +12,17 @@
 
 #include "base/mem.h"
 
-struct tls { SSL_CTX *context; SSL *ssl; };
+#define KEY_IDENTITY "ringmaster"
+#define KEY_CIPHER "TLS_AES_128_GCM_SHA256" /* which the kernel knows, too */
+
+struct tls {
+    SSL_CTX *context;
+    SSL *ssl;
+    bool by_key;
+    uint8_t key[CRYPTO_MAC_BYTES];
+};
+
+static const unsigned char KEY_CIPHER_ID[] = { 0x13, 0x01 };
 
 static int fail(struct error *e, enum error_kind kind, const char *what)
 {
@@ -73,6 +83,7 @@ int tls_client_new(int fd, const char *host, const char *authority_pem, struct t
         tls_free(t);
         return fail(e, ERROR_INVALID, "TLS cannot be begun with this host");
     }
+    SSL_set_connect_state(t->ssl);
     *ret = t;
     return 0;
 }
@@ -83,16 +94,102 @@ void tls_free(struct tls *t)
         return;
     SSL_free(t->ssl);
     SSL_CTX_free(t->context);
+    crypto_wipe(t->key, sizeof t->key);
     free(t);
 }
+
+/* ---- by a key --------------------------------------------------------------------------------------------------------- */
+
+static SSL_SESSION *session_of(SSL *ssl)
+{
+    const struct tls *t = SSL_get_app_data(ssl);
+    SSL_SESSION *session = SSL_SESSION_new();
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, KEY_CIPHER_ID);
+
+    if (session == NULL || cipher == NULL || SSL_SESSION_set1_master_key(session, t->key, sizeof t->key) != 1 ||
+        SSL_SESSION_set_cipher(session, cipher) != 1 || SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) != 1) {
+        SSL_SESSION_free(session);
+        return NULL;
+    }
+    return session;
+}
+
+static int offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_t *ret_len, SSL_SESSION **ret_session)
+{
+    (void)md; /* the cipher's hash is the only one on offer */
+    *ret_session = session_of(ssl);
+    *ret_id = (const unsigned char *)KEY_IDENTITY;
+    *ret_len = strlen(KEY_IDENTITY);
+    return *ret_session != NULL;
+}
+
+static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **ret_session)
+{
+    bool known = len == strlen(KEY_IDENTITY) && memcmp(id, KEY_IDENTITY, len) == 0;
+
+    *ret_session = known ? session_of(ssl) : NULL;
+    return 1; /* without a session the handshake fails: there is no certificate */
+}
+
+static bool prepare_by_key(struct tls *t, int fd, bool is_server)
+{
+    t->context = SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method());
+    if (t->context == NULL || SSL_CTX_set_min_proto_version(t->context, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(t->context, KEY_CIPHER) != 1)
+        return false;
+    /* Nothing comes after the handshake but data: the kernel's TLS hands on nothing else. */
+    (void)SSL_CTX_set_num_tickets(t->context, 0);
+    (void)SSL_CTX_set_options(t->context, SSL_OP_ENABLE_KTLS | SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF);
+    SSL_CTX_set_mode(t->context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    (void)SSL_CTX_set_session_cache_mode(t->context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_psk_use_session_callback(t->context, offer_key);
+    SSL_CTX_set_psk_find_session_callback(t->context, find_key);
+    t->ssl = SSL_new(t->context);
+    if (t->ssl == NULL || SSL_set_app_data(t->ssl, t) != 1 || SSL_set_fd(t->ssl, fd) != 1)
+        return false;
+    if (is_server)
+        SSL_set_accept_state(t->ssl);
+    else
+        SSL_set_connect_state(t->ssl);
+    return true;
+}
+
+int tls_key_new(int fd, bool is_server, const uint8_t key[CRYPTO_MAC_BYTES], struct tls **ret, struct error *e)
+{
+    struct tls *t = xcalloc(1, sizeof *t);
+
+    t->by_key = true;
+    memcpy(t->key, key, sizeof t->key);
+    errno = 0;
+    if (!prepare_by_key(t, fd, is_server)) {
+        tls_free(t);
+        return fail(e, ERROR_BUG, "TLS cannot be used");
+    }
+    *ret = t;
+    return 0;
+}
+
+bool tls_pending(const struct tls *t)
+{
+    return SSL_has_pending(t->ssl) != 0;
+}
+
+bool tls_in_kernel(const struct tls *t)
+{
+    return BIO_get_ktls_send(SSL_get_wbio(t->ssl)) && BIO_get_ktls_recv(SSL_get_rbio(t->ssl)) && !tls_pending(t);
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------------ */
 
 int tls_handshake(struct tls *t, bool *ret_wants_write, struct error *e)
 {
     ERR_clear_error();
     errno = 0;
-    int result = SSL_connect(t->ssl), why = result == 1 ? SSL_ERROR_NONE : SSL_get_error(t->ssl, result);
+    int result = SSL_do_handshake(t->ssl), why = result == 1 ? SSL_ERROR_NONE : SSL_get_error(t->ssl, result);
 
     *ret_wants_write = why == SSL_ERROR_WANT_WRITE;
+    if (result == 1 && t->by_key && !SSL_session_reused(t->ssl)) /* "resumed" is OpenSSL's word for a key that both knew before */
+        return error_set(e, ERROR_DENIED, "TLS handshake: the other end did not use the connection's key");
     if (result == 1)
         return 1;
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
@@ -102,7 +199,7 @@ int tls_handshake(struct tls *t, bool *ret_wants_write, struct error *e)
         ERR_clear_error();
         return error_set(e, ERROR_DENIED, "the server's certificate is not taken: %s", X509_verify_cert_error_string(verdict));
     }
-    return fail(e, ERROR_IO, "TLS handshake");
+    return fail(e, t->by_key && why == SSL_ERROR_SSL ? ERROR_DENIED : ERROR_IO, "TLS handshake");
 }
 
 /* -1 with errno, as the system calls do. */

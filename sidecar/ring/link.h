@@ -2,7 +2,8 @@
  * link.h — TCP connections between sidecars that have proved who they are.
  *
  * Both sides know the job's key; the handshake of wire/peer.h runs on the loop without blocking; until it is complete
- * nothing but its fixed-size structs is read. With `tls` what follows is encrypted (secure.h); both ends must want it. Used by the engine and by the coordinator channel.
+ * nothing but its fixed-size structs is read. With `tls` what follows is encrypted (secure.h); both ends must want it. Used by the
+ * engine and by the coordinator channel.
  */
 #ifndef SIDECAR_RING_LINK_H
 #define SIDECAR_RING_LINK_H
