@@ -35,7 +35,7 @@ def gave_up(group):
     return bool(report and report.get("gave_up"))
 
 
-def run(ranks, program=PROGRAM, venv="venv"):
+def run(ranks, program=PROGRAM, venv="venv", limit_s=LIMIT_S):
     """{check: [what each rank says]}, and the logs."""
     for built in (BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", ROOT / "build/client/lib/libringmaster.so"):
         assert built.exists(), f"{built} is not built: run make"
@@ -46,7 +46,7 @@ def run(ranks, program=PROGRAM, venv="venv"):
     group = Group(BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", commands, env=env, restart_policy="Never")
     try:
         group.start()
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and not gave_up(group) and any(p.poll() is None for p in group.launchers.values()):
             time.sleep(0.05)
         said = {}

@@ -1,0 +1,22 @@
+"""Every function of ringmaster.tensorflow among 2 and 4 ranks: each check of checks_tensorflow.py is a test, as in test_conformance.py."""
+
+import functools
+
+import pytest
+from test_conformance import ROOT, names, run
+
+PROGRAM = ROOT / "tests/conformance/checks_tensorflow.py"
+
+
+@pytest.fixture(scope="module")
+def results():
+    return functools.lru_cache(functools.partial(run, program=PROGRAM, limit_s=300))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", names(PROGRAM))
+def test_conformance(results, ranks, name):
+    said, logs = results(ranks)
+    answers = said.get(name, [])
+    assert len(answers) == ranks, f"{len(answers)} of {ranks} ranks came through it\n{logs}"
+    assert not any(answers), "\n".join(answer for answer in answers if answer)
