@@ -18,6 +18,8 @@
 #define CALM_DELAY_MS 100       /* of a change that asks for nothing: a pod was scheduled, a pod runs. The others follow soon, */
 #define CALM_DELAY_MAX_MS 5000  /* the later the more jobs wait: what is shown of a job comes after what is done for one */
 #define CALM_DELAY_A_JOB_MS 10
+#define CALM_DELAY_CROWD_MAX_MS 15000 /* while jobs wait that are due: those may wait for their first pods */
+#define CALM_DELAY_A_READY_JOB_MS 50
 #define CALM_DELAY_PODS_A_MS 8  /* a look at a job with ten thousand pods is a hundredth of a second */
 #define GROUPS_EVERY_MS 60000   /* between two looks for gang schedulers */
 #define JOBS_PER_TURN 64        /* of the loop, so that replies are not kept waiting */
@@ -51,12 +53,20 @@ void controller_add(struct controller *c, const struct kube_key *key, const char
     controller_wake(c);
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static int64_t calm_delay_ms(const struct scope *scope, const struct job_entry *job)
 {
-    int64_t ms = CALM_DELAY_MS + (int64_t)kube_queue_length(scope->controller->queue) * CALM_DELAY_A_JOB_MS +
+    const struct kube_queue *q = scope->controller->queue;
+    int64_t ms = CALM_DELAY_MS + (int64_t)kube_queue_length(q) * CALM_DELAY_A_JOB_MS +
                  (int64_t)kube_cache_count_of(kube_informer_cache(scope->pods), job->uid) / CALM_DELAY_PODS_A_MS;
+    int64_t crowd_ms = least((int64_t)kube_queue_ready(q) * CALM_DELAY_A_READY_JOB_MS, CALM_DELAY_CROWD_MAX_MS);
 
-    return ms < CALM_DELAY_MAX_MS ? ms : CALM_DELAY_MAX_MS;
+    ms = least(ms, CALM_DELAY_MAX_MS);
+    return ms > crowd_ms ? ms : crowd_ms;
 }
 
 /* `calm`: nothing is to be done about it, it is only to be shown. */

@@ -34,6 +34,7 @@ struct job_state {
     size_t older_next;
     char seen[KUBE_VERSION_MAX];/* what the cache showed while it was in work; "" = nothing new */
     int64_t stored_ms;          /* monotonic: when its status was last written; 0 = not by this process */
+    uint8_t shown;              /* status writes in a row that only showed how far pods have come */
     bool must_read;             /* what we know may be old (a write was refused, a pod has vanished): ask the API server */
 
     struct own_pod *own;

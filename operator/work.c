@@ -9,8 +9,9 @@
 #include "operator/urgency.h"
 #include "operator/work.h"
 
-#define SHOWN_EVERY_MS 3000    /* how far pods have come on their way up is written so often, or with what comes next; */
-#define SHOWN_EVERY_MAX_MS 15000 /* seldom while many jobs wait to be looked at */
+#define SHOWN_EVERY_MS 3000    /* how far pods have come on their way up is written after so long, or with what comes next; */
+#define SHOWN_EVERY_MAX_MS 15000 /* again after twice as long each time; seldom while many jobs wait to be looked at */
+#define SHOWN_DOUBLED_MAX 3
 #define SHOWN_A_JOB_MS 50
 #define SPARES_MAX 8
 #define PASSES_MAX 16          /* of reconcile in one look; more is a fault in it */
@@ -289,14 +290,18 @@ static bool holds_back(struct work *w)
 {
     int64_t now_ms = clock_mono_ms(), wall_ms = clock_wall_ms();
 
-    if (!status_may_wait(w->status, &w->plan))
+    if (!status_may_wait(w->status, &w->plan)) {
+        w->state->shown = 0;
         return false;
+    }
     if (w->state->stored_ms == 0)
         w->state->stored_ms = now_ms;
-    int64_t every_ms = SHOWN_EVERY_MS + (int64_t)kube_queue_length(w->c->queue) * SHOWN_A_JOB_MS;
+    int64_t every_ms = ((int64_t)SHOWN_EVERY_MS << w->state->shown) + (int64_t)kube_queue_length(w->c->queue) * SHOWN_A_JOB_MS;
     int64_t left_ms = w->state->stored_ms + (every_ms < SHOWN_EVERY_MAX_MS ? every_ms : SHOWN_EVERY_MAX_MS) - now_ms;
-    if (left_ms <= 0)
+    if (left_ms <= 0) {
+        w->state->shown += w->state->shown < SHOWN_DOUBLED_MAX;
         return false;
+    }
     if (w->requeue_at_ms == 0 || wall_ms + left_ms < w->requeue_at_ms)
         w->requeue_at_ms = wall_ms + left_ms;
     return true;

@@ -58,33 +58,23 @@ void buf_addf(struct buf *b, const char *fmt, ...)
 
 void buf_add_json_string(struct buf *b, const char *text)
 {
-    buf_add(b, "\"");
-    for (const char *p = text; *p != '\0'; p++) {
+    static const char *const SHORT[] = { ['"'] = "\\\"", ['\\'] = "\\\\", ['\n'] = "\\n", ['\r'] = "\\r", ['\t'] = "\\t" };
+    const char *from = text, *p = text;
+
+    buf_add_bytes(b, "\"", 1);
+    for (; *p != '\0'; p++) {
         unsigned char c = (unsigned char)*p;
-        switch (c) {
-        case '"':
-            buf_add(b, "\\\"");
-            break;
-        case '\\':
-            buf_add(b, "\\\\");
-            break;
-        case '\n':
-            buf_add(b, "\\n");
-            break;
-        case '\r':
-            buf_add(b, "\\r");
-            break;
-        case '\t':
-            buf_add(b, "\\t");
-            break;
-        default:
-            if (c < 0x20)
-                buf_addf(b, "\\u%04x", c);
-            else
-                buf_add_bytes(b, p, 1);
-        }
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        buf_add_bytes(b, from, (size_t)(p - from));
+        from = p + 1;
+        if (SHORT[c] != NULL)
+            buf_add(b, SHORT[c]);
+        else
+            buf_addf(b, "\\u%04x", c);
     }
-    buf_add(b, "\"");
+    buf_add_bytes(b, from, (size_t)(p - from));
+    buf_add_bytes(b, "\"", 1);
 }
 
 bool buf_ok(const struct buf *b)

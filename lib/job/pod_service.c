@@ -72,10 +72,12 @@ static int by_key(const void *a, const void *b)
 static void add_canonical(struct buf *b, const cJSON *value)
 {
     const cJSON *item;
-    size_t n = 0, count = cJSON_IsObject(value) || cJSON_IsArray(value) ? (size_t)cJSON_GetArraySize(value) : 0;
 
     if (cJSON_IsObject(value)) {
-        auto_free const cJSON **sorted = xcalloc(count + 1, sizeof(const cJSON *));
+        size_t n = 0, count = (size_t)cJSON_GetArraySize(value);
+        const cJSON *few[32];
+        auto_free const cJSON **many = count > COUNT(few) ? xcalloc(count, sizeof *many) : NULL;
+        const cJSON **sorted = many != NULL ? many : few;
         cJSON_ArrayForEach(item, value)
             sorted[n++] = item;
         qsort(sorted, count, sizeof *sorted, by_key);
@@ -94,6 +96,8 @@ static void add_canonical(struct buf *b, const cJSON *value)
             buf_add(b, ",");
         }
         buf_add(b, "]");
+    } else if (cJSON_IsString(value)) {
+        buf_add_json_string(b, value->valuestring);
     } else {
         auto_free char *text = json_print(value, false);
         buf_add(b, text);

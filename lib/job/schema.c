@@ -108,6 +108,26 @@ static const cJSON *rule(const cJSON *schema, const char *name)
     return cJSON_GetObjectItemCaseSensitive(schema, name);
 }
 
+/* Objects and schemas mostly name their members in the same order: the search goes on where the last one ended. */
+static const cJSON *property_of(const cJSON *properties, const char *key, const cJSON **next)
+{
+    const cJSON *first = properties != NULL ? properties->child : NULL, *begin = *next != NULL ? *next : first;
+
+    for (const cJSON *p = begin; p != NULL; p = p->next) {
+        if (strcmp(p->string, key) == 0) {
+            *next = p->next;
+            return p;
+        }
+    }
+    for (const cJSON *p = first; p != begin; p = p->next) {
+        if (strcmp(p->string, key) == 0) {
+            *next = p->next;
+            return p;
+        }
+    }
+    return NULL;
+}
+
 static const char *type_of(const cJSON *schema)
 {
     const cJSON *type = rule(schema, "type");
@@ -427,13 +447,13 @@ static void check_required(struct checker *c, const struct path *path, const cJS
 
 static void check_object(struct checker *c, const struct path *path, const cJSON *schema, const cJSON *value)
 {
-    const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *child;
+    const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *child, *next = NULL;
     int64_t count = 0, most = json_int(schema, "maxProperties", -1);
     bool open = (properties == NULL && others == NULL) || is_set(schema, "x-kubernetes-preserve-unknown-fields") || cJSON_IsTrue(others);
 
     cJSON_ArrayForEach(child, value) {
         struct path at = { .parent = path, .key = child->string };
-        const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, child->string);
+        const cJSON *property = property_of(properties, child->string, &next);
         if (property == NULL && cJSON_IsObject(others))
             property = others;
         count += property == NULL || !is_absent(property, child);
@@ -554,10 +574,10 @@ static void default_properties(const cJSON *schema, cJSON *value)
     const cJSON *property;
 
     cJSON_ArrayForEach(property, rule(schema, "properties")) {
-        const cJSON *fallback = rule(property, "default");
         cJSON *child = cJSON_GetObjectItemCaseSensitive(value, property->string);
         if (!is_absent(property, child))
             continue;
+        const cJSON *fallback = rule(property, "default");
         if (child != NULL)
             cJSON_DeleteItemFromObjectCaseSensitive(value, property->string);
         if (fallback != NULL)
@@ -577,7 +597,7 @@ static void drop_absent(const cJSON *schema, cJSON *map)
 
 void schema_default(const cJSON *schema, cJSON *manifest)
 {
-    const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *items = rule(schema, "items");
+    const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *items = rule(schema, "items"), *next = NULL;
     cJSON *child;
 
     if (cJSON_IsObject(manifest) && strcmp(type_of(schema), "object") == 0) {
@@ -585,7 +605,7 @@ void schema_default(const cJSON *schema, cJSON *manifest)
         if (cJSON_IsObject(others) && properties == NULL)
             drop_absent(others, manifest);
         cJSON_ArrayForEach(child, manifest) {
-            const cJSON *property = cJSON_GetObjectItemCaseSensitive(properties, child->string);
+            const cJSON *property = property_of(properties, child->string, &next);
             if (property == NULL && cJSON_IsObject(others))
                 property = others;
             if (property != NULL)

@@ -464,6 +464,11 @@ size_t kube_queue_length(const struct kube_queue *q)
     return q->ready + q->delayed;
 }
 
+size_t kube_queue_ready(const struct kube_queue *q)
+{
+    return q->ready;
+}
+
 size_t kube_queue_in_work(const struct kube_queue *q)
 {
     return q->in_work;

@@ -35,6 +35,7 @@ void kube_queue_forget(struct kube_queue *q, const struct kube_key *key);       
 uint32_t kube_queue_failures(const struct kube_queue *q, const struct kube_key *key);
 int64_t kube_queue_next_due(const struct kube_queue *q); /* INT64_MAX when nothing waits; due already = a time in the past */
 size_t kube_queue_length(const struct kube_queue *q);    /* waiting, ready or not */
+size_t kube_queue_ready(const struct kube_queue *q);     /* those of them that were due at the last take */
 size_t kube_queue_in_work(const struct kube_queue *q);
 
 #endif

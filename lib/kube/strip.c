@@ -6,6 +6,7 @@
 #define DEPTH_MAX 16 /* of what paths can name; deeper values are copied as they are */
 
 struct strip {
+    const char *from; /* what is before it is in `out` or dropped: long pieces are copied, not single members */
     const char *end;
     const char *const *paths;
     struct buf *out;
@@ -40,7 +41,7 @@ static const char *skip_value(const struct strip *s, const char *p)
     size_t open = 0;
 
     if (p < s->end && *p != '"' && *p != '{' && *p != '[') { /* a number or a word */
-        while (p < s->end && strchr(",}] \n\r\t", *p) == NULL)
+        while (p < s->end && *p != ',' && *p != '}' && *p != ']' && *p != ' ' && *p != '\n' && *p != '\r' && *p != '\t' && *p != '\0')
             p++;
         return p;
     }
@@ -64,8 +65,8 @@ static uint32_t narrow(const struct strip *s, uint32_t mask, size_t depth, const
     uint32_t left = 0;
 
     *ret_drop = false;
-    if (memchr(key, '.', len) != NULL)
-        return 0; /* one key, not several */
+    if (len == 0 || memchr(key, '.', len) != NULL)
+        return 0; /* a dot in it: one key, not several */
     for (size_t i = 0; i < KUBE_STRIP_MAX && mask >> i != 0; i++) {
         if ((mask >> i & 1) == 0)
             continue;
@@ -74,7 +75,7 @@ static uint32_t narrow(const struct strip *s, uint32_t mask, size_t depth, const
             part = strchr(part, '.');
             part = part != NULL ? part + 1 : NULL;
         }
-        if (part == NULL || strncmp(part, key, len) != 0 || (part[len] != '.' && part[len] != '\0'))
+        if (part == NULL || part[0] != key[0] || strncmp(part, key, len) != 0 || (part[len] != '.' && part[len] != '\0'))
             continue;
         if (part[len] == '\0')
             *ret_drop = true;
@@ -84,92 +85,88 @@ static uint32_t narrow(const struct strip *s, uint32_t mask, size_t depth, const
     return left;
 }
 
-static const char *copy_value(const struct strip *s, const char *p, uint32_t mask, size_t depth, size_t nested);
-
-static const char *copy_to(const struct strip *s, const char *from, const char *to)
+static void drop(struct strip *s, const char *from, const char *to)
 {
-    buf_add_bytes(s->out, from, (size_t)(to - from));
-    return to;
+    buf_add_bytes(s->out, s->from, (size_t)(from - s->from));
+    buf_add_bytes(s->out, "null", 4);
+    s->from = to;
 }
+
+static const char *walk_value(struct strip *s, const char *p, uint32_t mask, size_t depth, size_t nested);
 
 /* One member from its key on; the place behind its value. */
-static const char *copy_member(const struct strip *s, const char *p, uint32_t mask, size_t depth, size_t nested)
+static const char *walk_member(struct strip *s, const char *p, uint32_t mask, size_t depth, size_t nested)
 {
     const char *key_end = skip_string(s, p), *value = skip_space(s, key_end);
-    bool drop;
+    bool is_dropped;
 
     if (key_end - p < 2 || value == s->end || *value != ':')
-        return copy_to(s, p, s->end); /* no JSON */
+        return s->end; /* no JSON */
     value = skip_space(s, value + 1);
-    (void)copy_to(s, p, value);
-    uint32_t left = narrow(s, mask, depth, p + 1, (size_t)(key_end - p) - 2, &drop);
-    if (!drop)
-        return copy_value(s, value, left, depth + 1, nested);
-    buf_add(s->out, "null");
-    return skip_value(s, value);
+    uint32_t left = narrow(s, mask, depth, p + 1, (size_t)(key_end - p) - 2, &is_dropped);
+    if (!is_dropped)
+        return walk_value(s, value, left, depth + 1, nested);
+    const char *after = skip_value(s, value);
+    drop(s, value, after);
+    return after;
 }
 
-static const char *copy_value(const struct strip *s, const char *p, uint32_t mask, size_t depth, size_t nested)
+static const char *walk_value(struct strip *s, const char *p, uint32_t mask, size_t depth, size_t nested)
 {
     if (p == s->end || mask == 0 || nested == DEPTH_MAX || (*p != '{' && *p != '['))
-        return copy_to(s, p, skip_value(s, p));
+        return skip_value(s, p);
     bool is_object = *p == '{';
-    p = copy_to(s, p, p + 1);
+    p++;
     while (p < s->end && *p != '}' && *p != ']') {
-        const char *before = p;
         p = skip_space(s, p);
         if (p < s->end && *p == ',')
             p++;
-        p = copy_to(s, before, skip_space(s, p));
+        p = skip_space(s, p);
         if (p == s->end || *p == '}' || *p == ']')
             break;
-        before = p;
+        const char *before = p;
         if (!is_object)
-            p = copy_value(s, p, mask, depth, nested + 1);
+            p = walk_value(s, p, mask, depth, nested + 1);
         else if (*p == '"')
-            p = copy_member(s, p, mask, depth, nested + 1);
+            p = walk_member(s, p, mask, depth, nested + 1);
         if (p == before)
-            return copy_to(s, p, s->end); /* no JSON */
+            return s->end; /* no JSON */
     }
-    return p < s->end ? copy_to(s, p, p + 1) : p;
+    return p < s->end ? p + 1 : p;
 }
 
-/* An object's member `under` is where the paths begin; the others are copied. */
-static const char *copy_under(const struct strip *s, const char *p, const char *under, uint32_t all)
+/* An object's member `under` is where the paths begin; the others stay as they are. */
+static void walk_under(struct strip *s, const char *p, const char *under, uint32_t all)
 {
     size_t len = strlen(under);
 
-    p = copy_to(s, p, p + 1);
+    p++;
     while (p < s->end && *p != '}') {
-        const char *before = p;
         p = skip_space(s, p);
         if (p < s->end && *p == ',')
             p++;
-        p = copy_to(s, before, skip_space(s, p));
+        p = skip_space(s, p);
         if (p == s->end || *p != '"')
             break;
         const char *key_end = skip_string(s, p), *value = skip_space(s, key_end);
         if (value == s->end || *value != ':')
             break;
         bool is_it = (size_t)(key_end - p) == len + 2 && memcmp(p + 1, under, len) == 0;
-        value = copy_to(s, p, skip_space(s, value + 1));
-        p = copy_value(s, value, is_it ? all : 0, 0, 0);
+        p = walk_value(s, skip_space(s, value + 1), is_it ? all : 0, 0, 0);
     }
-    return p;
 }
 
 void kube_strip(const char *text, size_t len, const char *under, const char *const *paths, struct buf *out)
 {
-    struct strip s = { .end = text + len, .paths = paths, .out = out };
+    struct strip s = { .from = text, .end = text + len, .paths = paths, .out = out };
     uint32_t all = 0;
-    const char *p = text;
+    const char *p = skip_space(&s, text);
 
     for (size_t i = 0; i < KUBE_STRIP_MAX && paths[i] != NULL; i++)
         all |= (uint32_t)1 << i;
-    p = copy_to(&s, p, skip_space(&s, p));
     if (under == NULL)
-        p = copy_value(&s, p, all, 0, 0);
+        (void)walk_value(&s, p, all, 0, 0);
     else if (p < s.end && *p == '{')
-        p = copy_under(&s, p, under, all);
-    (void)copy_to(&s, p, s.end);
+        walk_under(&s, p, under, all);
+    buf_add_bytes(out, s.from, (size_t)(s.end - s.from));
 }

@@ -62,6 +62,21 @@ Test(queue, holds_a_key_once_and_the_earliest_time_wins)
     kube_queue_free(q);
 }
 
+Test(queue, counts_those_that_were_due_at_the_last_take)
+{
+    struct kube_queue *q = make(0);
+
+    add(q, "a", "x", 10);
+    add(q, "a", "y", 10);
+    add(q, "b", "z", 10);
+    add(q, "b", "later", 500);
+    cr_expect_eq(kube_queue_ready(q), 0u);
+    cr_expect_str_eq(take(q, 10), "a/x");
+    cr_expect_eq(kube_queue_ready(q), 2u);
+    cr_expect_eq(kube_queue_length(q), 3u);
+    kube_queue_free(q);
+}
+
 Test(queue, never_hands_a_key_out_twice_at_a_time)
 {
     struct kube_queue *q = make(0);
