@@ -152,6 +152,15 @@ found = checkpoint.restore({"part": part})
 assert found.step == 4 and found.extra == {"rank": rank}, found
 assert equal(part.state, content()), part.state
 print("next", torch.rand(1).item(), random.random(), flush=True)
+
+# A checkpoint of three ranks, restored by two.
+from ringmaster import checkpoint as core
+arrays = {}
+tree = {"part": checkpoint._encode(content(), "part", arrays)}
+saved = [{"state": tree, "generators": {}, "user": {"seen": r, "epoch": 2}} for r in range(3)]
+core.restore = lambda resplit: core.Restored(9, arrays, dict(resplit(saved)))
+assert checkpoint.restore({"part": part}) == (9, {"epoch": 2}) and equal(part.state, content())
+assert checkpoint.restore({"part": part}, resplit=lambda extras: {"seen": sum(e["seen"] for e in extras)}) == (9, {"seen": 3})
 """
 
 

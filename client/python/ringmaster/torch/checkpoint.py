@@ -27,6 +27,9 @@ log = logging.getLogger("ringmaster")
 __all__ = ["Checkpoint", "Restored", "available", "restore", "resume_step", "save", "wait", "wanted"]
 
 
+Resplit = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
+
+
 class Restored(NamedTuple):
     """What `restore` found."""
 
@@ -144,12 +147,15 @@ def save(step: int, parts: Mapping[str, Any], extra: Optional[Mapping[str, Any]]
     return _checkpoint.save(step, tensors, {"state": trees, "generators": _generators(), "user": dict(extra or {})})
 
 
-def restore(parts: Mapping[str, Any], generators: bool = True) -> Optional[Restored]:
+def restore(parts: Mapping[str, Any], generators: bool = True, resplit: Optional[Resplit] = None) -> Optional[Restored]:
     """Sets objects to the state that the ranks have agreed to resume from. Every rank calls it, or none.
 
     Args:
         parts: objects with load_state_dict(), by the names that they were saved under.
-        generators: whether this process's random generators (Python's and torch's) are set, too.
+        generators: whether this process's random generators (Python's and torch's) are set, too; not from a checkpoint of another
+            number of ranks.
+        resplit: for such a checkpoint: called with the `extra` of all ranks that saved, in their order, gives this rank's. Without it
+            what they had alike stays.
 
     Returns:
         (step, extra); None: start from scratch, nothing was changed.
@@ -181,6 +187,7 @@ class Checkpoint:
         every_seconds: save when so much time has passed; from RINGMASTER_CHECKPOINT_EVERY_SECONDS when None; 0: not by time.
         agree_every: ranks agree every so many steps on whether time has passed or the job has asked for a save.
         extra: a function that gives this rank's own values to keep, anything that JSON can hold.
+        resplit: what becomes of them with another number of ranks; see `restore`.
         parts: objects with state_dict() and load_state_dict(), by name.
 
     Attributes:
@@ -194,6 +201,7 @@ class Checkpoint:
         every_seconds: Optional[float] = None,
         agree_every: int = 10,
         extra: Optional[Callable[[], Mapping[str, Any]]] = None,
+        resplit: Optional[Resplit] = None,
         **parts: Any,
     ):
         if every_steps is None:
@@ -206,7 +214,7 @@ class Checkpoint:
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise ValueError(f"checkpoint: {name} is of type {type(part).__name__}, which has no state_dict")
         self.every_steps, self.every_seconds, self.agree_every = every_steps, every_seconds, agree_every
-        self.extra, self.parts = extra, parts
+        self.extra, self.resplit, self.parts = extra, resplit, parts
         self.restored_extra: Dict[str, Any] = {}
         self._last_step = -1
         self._last_save = time.monotonic()
@@ -221,7 +229,7 @@ class Checkpoint:
         Raises:
             ValueError, RingmasterError: as `restore` of this module.
         """
-        found = restore(self.parts)
+        found = restore(self.parts, resplit=self.resplit)
         self._last_save = time.monotonic()
         if found is None:
             return 0
