@@ -151,7 +151,7 @@ $(TOP)/client/lib/libringmaster_tf.so: $(SRC_tf) $(wildcard client/tensorflow/*.
 	$(call say,zig,$@)
 	$(Q)tools/build-tensorflow-op.sh $(PYTHON) "$(ZIG)" $(ZIG_TARGET) $@ $(SRC_tf)
 
-PY_FILES := $(shell find client/python \( -name '*.py' -o -name 'py.typed' \) -not -path '*/__pycache__/*' 2>/dev/null)
+PY_FILES := $(shell find client/python \( -name '*.py' -o -name 'py.typed' -o -name METADATA -o -name 'entry_points.txt' \) -not -path '*/__pycache__/*' 2>/dev/null)
 $(TOP)/client/python/.stamp: $(PY_FILES)
 	@rm -rf $(TOP)/client/python && mkdir -p $(TOP)/client/python
 	$(call say,copy,$(@D))
@@ -180,6 +180,13 @@ $(TOP)/.deps-apt-test: Makefile | $(TOP)/.deps-apt
 	@touch $@
 $(TOP)/.deps-python: requirements.txt tools/install-venv.sh | $(TOP)/.deps-apt
 	tools/install-venv.sh $(VENV) requirements.txt
+	@touch $@
+
+# PyTorch has an environment of its own: its wheel brings gigabytes.
+.PHONY: deps-torch
+deps-torch: $(TOP)/.deps-torch ## install PyTorch for the tests of ringmaster.torch into build/venv-torch (5 GB)
+$(TOP)/.deps-torch: requirements-torch.txt tools/install-venv.sh | $(TOP)/.deps-apt
+	tools/install-venv.sh $(TOP)/venv-torch requirements-torch.txt
 	@touch $@
 
 # ---- running ----------------------------------------------------------------------------------------------------------
