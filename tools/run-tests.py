@@ -224,7 +224,7 @@ def fuzz_seeds(settings):
 
 
 def integration(settings, variant, directory="integration"):
-    build(settings, "release", "all")
+    build(settings, "release", "all", "deps-torch")
     if variant != "release":
         build(settings, variant, "programs")
     reports = LOGS / "sanitizer" / f"{directory}-{variant}"
