@@ -35,9 +35,13 @@ static void votes(const char *text, size_t len)
 {
     struct error e = ERROR_INIT;
     struct step_key key = KEY;
-    auto_vote struct vote v = { .rank = 0 };
+    auto_vote struct vote v = { .rank = 0 }, of_any = { .rank = 0 };
+    if (vote_decode(text, len, &key, 1, &of_any, &e) == 0 && (of_any.world < 2 || of_any.world > MANIFEST_MAX_WORLD))
+        abort();
     key.world = 2;
     if (vote_decode(text, len, &key, 1, &v, &e) == 0) {
+        if (v.world != 2 || of_any.world != 2)
+            abort();
         auto_free char *again = vote_encode(&key, &v);
         auto_vote struct vote back = { .rank = 0 };
         if (vote_decode(again, strlen(again), &key, 1, &back, &e) != 0 || back.crc64nvme != v.crc64nvme || back.bytes != v.bytes)

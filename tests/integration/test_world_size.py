@@ -98,6 +98,7 @@ def test_one_part_of_another_world_that_is_damaged_is_an_error_on_every_rank(mak
     for case, broken, words in (
         ("cut", {**images, 2: images[2][:-8]}, "the image of rank 2 is damaged"),
         ("another's", {**images, 2: images[1]}, "two ranks hold tensor"),
+        ("of a later release", {**images, 2: images[2].replace(b'"replicated"', b'"spread-out"')}, "layout 'spread-out'"),
     ):
         with make_job(size=2) as job:
             job.resume_step, job.restore_images, job.restore_world = 20, broken, 3

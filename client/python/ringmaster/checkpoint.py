@@ -26,6 +26,7 @@ log = logging.getLogger("ringmaster")
 # Of all ranks that saved, in their order: this rank's.
 Resplit = Callable[[List[Dict[str, Any]]], Mapping[str, Any]]
 
+REPLICATED = "replicated"  # whole tensors, alike on all ranks and dealt out among them; images without the word are that, too
 ALIGN = 4096  # where tensor data begins in the image
 HEADER_MAX = 16 << 20
 CAPACITY_STEP = 64 << 10  # slots are asked for in such steps, so that a longer header does not need new ones
@@ -235,6 +236,7 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
             "rank": str(rank),
             "world": str(world),
             "tensors": digest(descriptions),
+            "layout": REPLICATED,
             "extra": json.dumps(dict(extra or {})),
         },
     )
@@ -399,6 +401,9 @@ def _own_images(step: int) -> Tuple[int, Dict[int, _Part]]:
 
 def _read_part(image: np.ndarray, number: int) -> _Part:
     listed, metadata, begin = decode_header(image, number)
+    layout = metadata.get("layout", REPLICATED)
+    if layout != REPLICATED:
+        raise RingmasterError(f"checkpoint: the image of rank {number} has tensors of layout {layout!r}, which this release cannot restore")
     extra = json.loads(metadata.get("extra", "{}"))
     if not isinstance(extra, dict):
         raise RingmasterError(f"checkpoint: `extra` in the image of rank {number} is no JSON object")

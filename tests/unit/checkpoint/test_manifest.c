@@ -23,6 +23,20 @@ Test(manifest, a_vote_survives_being_written_and_read)
     cr_expect(v.chunk_count == 2 && v.chunks[0] == 0xdeadbeef && v.chunks[1] == 7);
 }
 
+Test(manifest, a_vote_says_how_many_ranks_there_were)
+{
+    struct error e = ERROR_INIT;
+    struct step_key any = KEY, small = KEY;
+    any.world = 0;
+    small.world = 1;
+    auto_free char *text = vote_encode(&KEY, &VOTE), *of_nobody = vote_encode(&small, &VOTE);
+    auto_vote struct vote v = { .rank = 0 };
+    cr_assert(vote_decode(text, strlen(text), &any, 1, &v, &e) == 0, "%s", e.text);
+    cr_expect(v.world == KEY.world && any.world == 0);
+    vote_release(&v);
+    cr_expect(vote_decode(of_nobody, strlen(of_nobody), &any, 1, &v, &e) != 0 && strstr(e.text, "found 1 in a world of 1") != NULL, "%s", e.text);
+}
+
 /* Each row changes one thing of a good vote, text for text. */
 static const struct { const char *name, *from, *to, *says; } CHANGES[] = {
     { "kind", "checkpoint-vote", "checkpoint-commit", "kind" },
