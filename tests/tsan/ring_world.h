@@ -23,6 +23,8 @@
 
 #define WORLD_MAX 5
 
+static bool world_tls; /* of the worlds that start from now on */
+
 struct world;
 
 /* Set: data moves through memory in this directory in place of TCP. */
@@ -125,7 +127,7 @@ static inline void world_on_link(void *ctx, int fd, const struct peer_hello *pee
 static inline void world_on_connection(void *ctx, int listen_fd, unsigned events)
 {
     struct node *n = ctx;
-    struct link_identity self = { .key = world_key, .job_uid = "uid-1", .member = n->member };
+    struct link_identity self = { .key = world_key, .job_uid = "uid-1", .member = n->member, .tls = n->world->options.tls };
 
     (void)events;
     int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -214,7 +216,7 @@ static inline void world_start(struct world *w, int size, int32_t chunk_bytes)
 
     memset(w, 0, sizeof *w);
     w->size = size;
-    w->options = (struct engine_options){ .arena_bytes = 64 << 20, .results_bytes = 8 << 20, .connect_timeout_ms = 20000,
+    w->options = (struct engine_options){ .tls = world_tls, .arena_bytes = 64 << 20, .results_bytes = 8 << 20, .connect_timeout_ms = 20000,
                                           .chunk_bytes = chunk_bytes, .memory_dir = world_memory_dir };
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_cond_init(&w->changed, NULL);
