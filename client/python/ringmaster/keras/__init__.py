@@ -4,6 +4,8 @@
     rm.init()
     model.compile(optimizer=rm.DistributedOptimizer(optimizer), ...)
     model.fit(..., callbacks=[rm.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Names and meanings are those of horovod.keras. See docs/clients.md.
 """
 
 import keras as _keras_package

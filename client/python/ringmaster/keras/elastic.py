@@ -3,7 +3,10 @@
 import keras
 
 from ..tensorflow._callbacks import ELASTIC, define
-from ..tensorflow.elastic import TensorFlowKerasState, run
+from ..tensorflow.elastic import (
+    TensorFlowKerasState,
+    run,  # noqa: F401 (part of what is offered)
+)
 
 
 class KerasState(TensorFlowKerasState):

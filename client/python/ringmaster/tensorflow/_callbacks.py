@@ -106,9 +106,7 @@ ELASTIC: Dict[str, type] = {
 def define(cores: Dict[str, type], keras_callbacks: Any, module: str) -> Dict[str, type]:
     """A class for each of `cores`, which is a callback of that Keras and is found in `module`."""
     base = keras_callbacks.Callback
-    return {
-        name: type(name, (core, base), {"__doc__": core.__doc__, "__module__": module}) for name, core in cores.items()
-    }
+    return {name: type(name, (core, base), {"__doc__": core.__doc__, "__module__": module}) for name, core in cores.items()}
 
 
 def best_model_checkpoint(keras_callbacks: Any, module: str) -> type:

@@ -318,9 +318,7 @@ def _assign(variables: Sequence[Any], root_rank: int, name: str, number: int) ->
     return done
 
 
-def broadcast_(
-    variables: Iterable[Any], root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
-) -> List[Any]:
+def broadcast_(variables: Iterable[Any], root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """Sets variables to the root's values.
 
     Args:
@@ -384,8 +382,6 @@ def broadcast_object_fn(
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
-def allgather_object(
-    obj: Any, session: Any = None, name: Optional[str] = None, process_set: ProcessSet = global_process_set
-) -> List[Any]:
+def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """ringmaster.allgather_object; the session is taken for Horovod's sake: no graph is needed."""
     return _ops.allgather_object(obj, name, process_set)

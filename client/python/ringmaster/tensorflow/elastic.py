@@ -159,4 +159,3 @@ def _assign(variables: List[Any], values: List[np.ndarray]) -> None:
     """Sets variables to what was saved. Those that were made since then, slots of an optimizer, begin as such do: with zeros."""
     for index, variable in enumerate(variables):
         variable.assign(values[index] if index < len(values) else tf.zeros(variable.shape, variable.dtype))
-

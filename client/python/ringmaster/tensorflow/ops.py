@@ -56,30 +56,26 @@ def derived_name(name: str, what: str) -> str:
 
 
 def _reduces(op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int) -> Any:
-    return dict(
-        tensor_name=tensor_name, process_set=process_set, reduce_op=op.native, prescale_factor=prescale, postscale_factor=postscale
-    )
+    return {
+        "tensor_name": tensor_name,
+        "process_set": process_set,
+        "reduce_op": op.native,
+        "prescale_factor": prescale,
+        "postscale_factor": postscale,
+    }
 
 
-def dense_allreduce(
-    tensor: tf.Tensor, op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0
-) -> tf.Tensor:
+def dense_allreduce(tensor: tf.Tensor, op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0) -> tf.Tensor:
     """One all-reduce, whatever the size of the world."""
     return library().ringmaster_allreduce(tensor=tensor, **_reduces(op, prescale, postscale, tensor_name, process_set))
 
 
-def dense_group(
-    tensors: Sequence[tf.Tensor], op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0
-) -> List[tf.Tensor]:
+def dense_group(tensors: Sequence[tf.Tensor], op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0) -> List[tf.Tensor]:
     """One all-reduce for tensors of one dtype; they travel packed."""
-    return library().ringmaster_grouped_allreduce(
-        tensors=list(tensors), **_reduces(op, prescale, postscale, tensor_name, process_set)
-    )
+    return library().ringmaster_grouped_allreduce(tensors=list(tensors), **_reduces(op, prescale, postscale, tensor_name, process_set))
 
 
-def raw_reducescatter(
-    tensor: tf.Tensor, op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0
-) -> tf.Tensor:
+def raw_reducescatter(tensor: tf.Tensor, op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0) -> tf.Tensor:
     """One reduce-scatter along the first dimension."""
     return library().ringmaster_reducescatter(tensor=tensor, **_reduces(op, prescale, postscale, tensor_name, process_set))
 
@@ -88,14 +84,12 @@ def reducescatter_group(
     tensors: Sequence[tf.Tensor], op: ReduceOp, prescale: float, postscale: float, tensor_name: str, process_set: int = 0
 ) -> List[tf.Tensor]:
     """One reduce-scatter for tensors of one dtype."""
-    return library().ringmaster_grouped_reducescatter(
-        tensors=list(tensors), **_reduces(op, prescale, postscale, tensor_name, process_set)
-    )
+    return library().ringmaster_grouped_reducescatter(tensors=list(tensors), **_reduces(op, prescale, postscale, tensor_name, process_set))
 
 
 def raw_broadcast(tensor: tf.Tensor, root_rank: int, tensor_name: str, process_set: int = 0) -> tf.Tensor:
     """A broadcast; dtypes that the library does not have travel as bytes."""
-    options = dict(tensor_name=tensor_name, root_rank=int(root_rank), process_set=process_set)
+    options = {"tensor_name": tensor_name, "root_rank": int(root_rank), "process_set": process_set}
     if tensor.dtype not in MOVABLE:
         moved = library().ringmaster_broadcast(tensor=tf.bitcast(tensor, tf.uint8), **options)
         return tf.bitcast(moved, tensor.dtype)

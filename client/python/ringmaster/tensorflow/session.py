@@ -20,9 +20,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
         RuntimeError: in eager mode, where there is no list of all variables.
     """
     if tf.executing_eagerly():
-        raise RuntimeError(
-            "broadcast_global_variables() does not support eager execution. Please use broadcast_variables(model/optimizer variables) instead."
-        )
+        raise RuntimeError("broadcast_global_variables() does not support eager execution. Please use broadcast_variables(model/optimizer variables) instead.")
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 

@@ -1,8 +1,8 @@
 """TensorFlow's own strategies over the ring.
 
-    strategy = ringmaster.tensorflow.Strategy()            # in place of tf.distribute.MultiWorkerMirroredStrategy()
+strategy = ringmaster.tensorflow.Strategy()            # in place of tf.distribute.MultiWorkerMirroredStrategy()
 
-    strategy = tf.distribute.MirroredStrategy(cross_device_ops=ringmaster.tensorflow.RingAllReduce())
+strategy = tf.distribute.MirroredStrategy(cross_device_ops=ringmaster.tensorflow.RingAllReduce())
 """
 
 from typing import Any, Callable, List, Sequence, Tuple
@@ -43,10 +43,7 @@ class RingAllReduce(tf.distribute.CrossDeviceOps):
         local = [self._on_one_device(reduce_op, value, options) for value, _ in value_destination_pairs]
         over_ranks = Average if reduce_op == tf.distribute.ReduceOp.MEAN else self.op
         reduced = grouped_allreduce(local, op=over_ranks)
-        return [
-            self._local.broadcast_implementation(value, destinations)
-            for value, (_, destinations) in zip(reduced, value_destination_pairs)
-        ]
+        return [self._local.broadcast_implementation(value, destinations) for value, (_, destinations) in zip(reduced, value_destination_pairs)]
 
     def _on_one_device(self, reduce_op: Any, value: Any, options: Any) -> Any:
         replicas = getattr(value, "values", (value,))

@@ -60,9 +60,7 @@ class SyncBatchNormalization(_Base):
         dtype = mean.dtype
         count = tf.reduce_prod(tf.gather(tf.shape(inputs), axes))
         wide = dtype if dtype == tf.float64 else tf.float32
-        both = _combine(
-            tf.reshape(tf.cast(mean, wide), [-1]), tf.reshape(tf.cast(variance, wide), [-1]), tf.cast(count, wide)
-        )
+        both = _combine(tf.reshape(tf.cast(mean, wide), [-1]), tf.reshape(tf.cast(variance, wide), [-1]), tf.cast(count, wide))
         shaped = [tf.ensure_shape(tf.reshape(tf.cast(flat, dtype), tf.shape(mean)), mean.shape) for flat in both]
         return shaped[0], shaped[1]
 

@@ -35,9 +35,7 @@ class _Methods:
 
 @functools.lru_cache(maxsize=None)
 def _distributed_class(base: type) -> type:
-    def gradient(
-        self: Any, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **options: Any
-    ) -> Any:
+    def gradient(self: Any, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **options: Any) -> Any:
         """As tf.GradientTape.gradient, reduced over all ranks. Every rank calls it with the same sources."""
         # Keras 3 has variables of its own, which a tape of TensorFlow 2.15 does not know.
         plain = tf.nest.map_structure(tf_variable, sources)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from .._callbacks import CALLBACKS, best_model_checkpoint, define
-from .._training import Position
+from .._training import Position  # noqa: F401 (part of what is offered)
 
 globals().update(define(CALLBACKS, tf.keras.callbacks, __name__))
 BestModelCheckpoint = best_model_checkpoint(tf.keras.callbacks, __name__)
