@@ -111,15 +111,6 @@ def _set_generators(states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state(states["cuda"]))
 
 
-def _resplit(extras: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """`extra` of a checkpoint of another number of ranks. What the state consists of is alike on all; generators are each rank's own, and
-    one that went to several ranks would give them the same numbers: none is restored."""
-    kept = _checkpoint.keep_common([{"user": extra.get("user", {})} for extra in extras])
-    if _basics.rank() == 0:
-        log.warning("the checkpoint was saved by %d ranks: random generators are not restored", len(extras))
-    return {**kept, "state": extras[0].get("state")}
-
-
 # ---- the calls ---------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +155,15 @@ def restore(parts: Mapping[str, Any], generators: bool = True, resplit: Optional
         ValueError: the checkpoint has other parts.
         RingmasterError: it is damaged or incomplete.
     """
-    found = _checkpoint.restore(_resplit)
+
+    def of_all(extras: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+        """Of another number of ranks: the state is anyone's, the generators are nobody's."""
+        users = [extra.get("user", {}) for extra in extras]
+        if generators and _basics.rank() == 0:
+            log.warning("the checkpoint was saved by %d ranks and is restored by %d: random generators go on as they are", len(extras), _basics.size())
+        return {"state": extras[0].get("state"), "user": dict((resplit or _checkpoint.keep_common)(users))}
+
+    found = _checkpoint.restore(of_all)
     if found is None:
         return None
     trees = found.extra.get("state")
