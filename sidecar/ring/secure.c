@@ -53,11 +53,14 @@ struct relay {
     int tls_fd, pair_fd;
     struct loop_source *tls_source, *pair_source;
     struct half out, in;    /* to the peer, from the peer */
+    struct relay *next, **link;
 };
 
 static struct {
     pthread_once_t once;
     struct loop *loop;      /* NULL: it could not be started */
+    pthread_t thread;
+    struct relay *first;    /* the thread's */
 } relays = { .once = PTHREAD_ONCE_INIT };
 
 static bool would_block(void)
@@ -110,6 +113,9 @@ static bool move(struct relay *r)
 
 static void end(struct relay *r)
 {
+    *r->link = r->next;
+    if (r->next != NULL)
+        r->next->link = r->link;
     loop_remove(r->tls_source);
     loop_remove(r->pair_source);
     secure_free(r->secure);
@@ -148,6 +154,11 @@ static void begin(void *ctx)
     struct relay *r = ctx;
     struct error e = ERROR_INIT;
 
+    r->next = relays.first;
+    r->link = &relays.first;
+    if (r->next != NULL)
+        r->next->link = &r->next;
+    relays.first = r;
     if (loop_add(relays.loop, r->tls_fd, LOOP_READ, on_io, r, &r->tls_source, &e) < 0 ||
         loop_add(relays.loop, r->pair_fd, LOOP_READ, on_io, r, &r->pair_source, &e) < 0) {
         log_warn_from("a connection cannot be encrypted", &e);
@@ -169,21 +180,36 @@ static void *run(void *ctx)
     return NULL;
 }
 
+static void call_stop(void *ctx)
+{
+    (void)ctx;
+    while (relays.first != NULL)
+        end(relays.first);
+    loop_stop(relays.loop);
+}
+
+/* Before libssl's own exit handler, which takes away what the thread uses: handlers run in the reverse order. */
+static void stop_thread(void)
+{
+    loop_post(relays.loop, call_stop, NULL);
+    (void)pthread_join(relays.thread, NULL);
+    loop_free(relays.loop);
+}
+
 /* For the life of the process. */
 static void start_thread(void)
 {
     struct error e = ERROR_INIT;
     sigset_t all, before;
-    pthread_t thread;
 
     if (loop_new(&relays.loop, &e) < 0)
         return;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&thread, NULL, run, NULL);
+    int code = pthread_create(&relays.thread, NULL, run, NULL);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code == 0) {
-        (void)pthread_detach(thread);
+        (void)atexit(stop_thread); /* none to be had: the thread goes with the process */
         return;
     }
     loop_free(relays.loop);
