@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import json
 import logging
+import operator
 import os
 import struct
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -19,7 +20,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from . import _basics, _core, _ops
+from . import boxes as _boxes
 from ._core import RingmasterError
+from .boxes import Box
 
 log = logging.getLogger("ringmaster")
 
@@ -27,6 +30,7 @@ log = logging.getLogger("ringmaster")
 Resplit = Callable[[List[Dict[str, Any]]], Mapping[str, Any]]
 
 REPLICATED = "replicated"  # whole tensors, alike on all ranks and dealt out among them; images without the word are that, too
+BOXES = "boxes"  # some tensors are spread over the ranks: `boxes` of the metadata says which part of them this image has
 ALIGN = 4096  # where tensor data begins in the image
 HEADER_MAX = 16 << 20
 CAPACITY_STEP = 64 << 10  # slots are asked for in such steps, so that a longer header does not need new ones
@@ -56,6 +60,14 @@ class Restored(NamedTuple):
     step: int
     tensors: Dict[str, np.ndarray]
     extra: Dict[str, Any]
+
+
+class Shard(NamedTuple):
+    """This rank's part of a tensor that is spread over the ranks."""
+
+    array: np.ndarray
+    offset: Sequence[int]  # where it begins in the whole
+    shape: Sequence[int]  # of the whole
 
 
 class Description(NamedTuple):
@@ -201,7 +213,12 @@ def _bytes_at(address: Optional[int], length: int) -> np.ndarray:
 # ---- the calls ---------------------------------------------------------------------------------------------------------
 
 
-def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[str, Any]] = None) -> bool:
+def save(
+    step: int,
+    tensors: Mapping[str, np.ndarray],
+    extra: Optional[Mapping[str, Any]] = None,
+    shards: Optional[Mapping[str, Shard]] = None,
+) -> bool:
     """Stages the state of this step. Every rank calls it with the same step and the same tensors.
 
     Each rank copies the tensors that fall to it into a slot of shared memory; that is all that training waits for. The sidecars
@@ -211,6 +228,8 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
         step: the number of training steps done; what `restore` will give back.
         tensors: the whole state by name, alike on all ranks: arrays of bool, (u)int8..64, float16, bfloat16, float32, float64.
         extra: this rank's own values, anything that JSON can hold; may differ among ranks.
+        shards: this rank's parts of tensors that are spread over the ranks. All ranks name the same ones; every element is in the
+            part of exactly one of them.
 
     Returns:
         True: staged. False: skipped, because both slots still wait to be committed, or because there is no sidecar.
@@ -228,6 +247,11 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
     descriptions = describe(arrays)
     world, rank = _basics.size(), _basics.rank()
     share = partition(descriptions, world)[rank]
+    parts = _check_shards(shards or {}, arrays)
+    spread = describe(parts)
+    arrays.update(parts)
+    share = sorted(share + spread, key=lambda d: (-numpy_dtype(d.dtype).itemsize, d.name))
+    descriptions += [d._replace(shape=tuple(shards[d.name].shape)) for d in spread] if shards else []
     header = encode_header(
         share,
         {
@@ -236,8 +260,9 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
             "rank": str(rank),
             "world": str(world),
             "tensors": digest(descriptions),
-            "layout": REPLICATED,
+            "layout": BOXES if shards else REPLICATED,
             "extra": json.dumps(dict(extra or {})),
+            **({"boxes": json.dumps({name: [list(s.offset), list(s.shape)] for name, s in shards.items()})} if shards else {}),
         },
     )
     total = len(header) + sum(description.nbytes for description in share)
@@ -257,6 +282,19 @@ def save(step: int, tensors: Mapping[str, np.ndarray], extra: Optional[Mapping[s
         at += description.nbytes
     _core.check(lib.rm_checkpoint_stage(int(step), total))
     return True
+
+
+def _check_shards(shards: Mapping[str, Shard], arrays: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    parts = {name: np.asarray(shard.array) for name, shard in shards.items()}
+    for name, shard in shards.items():
+        if name in arrays:
+            raise ValueError(f"checkpoint: {name!r} is both a tensor of all ranks and one that is spread over them")
+        if not _boxes.fits(Box(tuple(shard.offset), parts[name].shape), shard.shape):
+            raise ValueError(
+                f"checkpoint: the part of {name!r} at {list(shard.offset)} of shape {list(parts[name].shape)} does not lie within "
+                f"{list(shard.shape)}"
+            )
+    return parts
 
 
 def available() -> bool:
@@ -295,7 +333,7 @@ def resume_step() -> Optional[int]:
     return step if step >= 0 else None
 
 
-def restore(resplit: Optional[Resplit] = None) -> Optional[Restored]:
+def restore(resplit: Optional[Resplit] = None, boxes: Optional[Mapping[str, Box]] = None) -> Optional[Restored]:
     """The state that the ranks have agreed to resume from. Every rank calls it, or none.
 
     Each rank reads the parts that fall to it: its own, from memory when its sidecar still has it; after a change of the number of
@@ -305,6 +343,7 @@ def restore(resplit: Optional[Resplit] = None) -> Optional[Restored]:
     Args:
         resplit: for a checkpoint of another number of ranks: called with the `extra` of all ranks that saved, in their order, gives
             this rank's. Without it that is `keep_common`.
+        boxes: which part of a tensor this rank wants, by name; of the others it gets the whole, however they were saved.
 
     Returns:
         (step, tensors, extra): the whole state and this rank's own extra; None: start from scratch.
@@ -316,22 +355,26 @@ def restore(resplit: Optional[Resplit] = None) -> Optional[Restored]:
     step = resume_step()
     if step is None:
         return None
+    wanted = {name: _box(*box) for name, box in (boxes or {}).items()}
     own: Dict[int, np.ndarray] = {}
     mine: Dict[str, Any]
     try:
         world, parts = _own_images(step)
         own = {image: part.data for image, part in parts.items()}
-        mine = {"world": world, "parts": {image: part.told for image, part in parts.items()}}
+        mine = {"world": world, "parts": {image: part.told for image, part in parts.items()}, "wanted": wanted}
     except _core.PeerLostError:
         raise
     except (RingmasterError, ValueError) as error:
         mine = {"error": str(error)}
-    told = _all_parts(step, _exchange_texts(json.dumps(mine), f"checkpoint.restore.{step}"))
-    shares = [[Description(name, dtype, tuple(shape)) for name, dtype, shape in part["tensors"]] for part in told]
-    _check_complete(step, shares, [part["digest"] for part in told])
+    everyone = _exchange_texts(json.dumps(mine), f"checkpoint.restore.{step}")
+    told = _all_parts(step, everyone)
+    images = [[_entry(item, part["boxes"]) for item in part["tensors"]] for part in told]
+    wholes = _check_complete(step, images, [part["digest"] for part in told])
+    _check_wanted(step, wholes, [theirs["wanted"] for theirs in everyone])
     tensors: Dict[str, np.ndarray] = {}
-    for image, share in enumerate(shares):
-        tensors.update(_share_out(step, image, share, own.pop(image, None)))
+    for image, entries in enumerate(images):
+        for entry, array in zip(entries, _share_out(step, image, entries, own.pop(image, None))):
+            _place(tensors, entry, array, wanted.get(entry.part.name, _boxes.whole(entry.whole)))
     extras = [part["extra"] for part in told]
     extra = extras[_basics.rank()] if len(extras) == _basics.size() else dict((resplit or keep_common)(extras))
     return Restored(step, tensors, extra)
@@ -368,6 +411,38 @@ def common_extra(extras: Sequence[Mapping[str, Any]]) -> Tuple[Dict[str, Any], L
     return alike, differing
 
 
+class _Entry(NamedTuple):
+    """A tensor of an image, or a part of one."""
+
+    part: Description
+    box: Box
+    whole: Tuple[int, ...]  # shape of the tensor
+
+
+def _box(offset: Sequence[int], shape: Sequence[int]) -> Box:
+    return Box(tuple(map(operator.index, offset)), tuple(map(operator.index, shape)))
+
+
+def _entry(item: List[Any], spread: Mapping[str, Any]) -> _Entry:
+    name, dtype, shape = item
+    offset, whole = spread.get(name, ([0] * len(shape), shape))
+    box = _box(offset, shape)
+    return _Entry(Description(name, dtype, box.shape), box, tuple(map(operator.index, whole)))
+
+
+def _place(tensors: Dict[str, np.ndarray], entry: _Entry, array: np.ndarray, wanted: Box) -> None:
+    """Puts what is wanted of one part where it belongs."""
+    name = entry.part.name
+    if entry.box == wanted:
+        tensors[name] = array
+        return
+    if name not in tensors:
+        tensors[name] = np.empty(wanted.shape, array.dtype)
+    common = _boxes.intersect(entry.box, wanted)
+    if common is not None:
+        tensors[name][_boxes.slices(common, wanted)] = array[_boxes.slices(common, entry.box)]
+
+
 class _Part(NamedTuple):
     """The image of one of the ranks that saved."""
 
@@ -402,12 +477,19 @@ def _own_images(step: int) -> Tuple[int, Dict[int, _Part]]:
 def _read_part(image: np.ndarray, number: int) -> _Part:
     listed, metadata, begin = decode_header(image, number)
     layout = metadata.get("layout", REPLICATED)
-    if layout != REPLICATED:
+    if layout not in (REPLICATED, BOXES):
         raise RingmasterError(f"checkpoint: the image of rank {number} has tensors of layout {layout!r}, which this release cannot restore")
     extra = json.loads(metadata.get("extra", "{}"))
     if not isinstance(extra, dict):
         raise RingmasterError(f"checkpoint: `extra` in the image of rank {number} is no JSON object")
-    told = {"tensors": [[d.name, d.dtype, d.shape] for d, _ in listed], "digest": metadata.get("tensors", ""), "extra": extra}
+    spread = json.loads(metadata.get("boxes", "{}"))
+    tensors = [[d.name, d.dtype, d.shape] for d, _ in listed]
+    try:
+        if not all(_boxes.fits(entry.box, entry.whole) for entry in (_entry(item, spread) for item in tensors)):
+            raise ValueError("a part lies outside its tensor")
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RingmasterError(f"checkpoint: `boxes` in the image of rank {number} cannot be read: {error}") from None
+    told = {"tensors": tensors, "boxes": spread, "digest": metadata.get("tensors", ""), "extra": extra}
     return _Part(told, image[begin:].copy())
 
 
@@ -426,19 +508,19 @@ def _all_parts(step: int, everyone: List[Dict[str, Any]]) -> List[Dict[str, Any]
     return [everyone[image % size]["parts"][str(image)] for image in range(world)]
 
 
-def _share_out(step: int, image: int, share: List[Description], own: Optional[np.ndarray]) -> Dict[str, np.ndarray]:
-    """The tensors of one part, from the rank that has read it to all."""
-    length = sum(description.nbytes for description in share)
-    part = own if own is not None else np.empty(length, np.uint8)
+def _share_out(step: int, image: int, entries: List[_Entry], own: Optional[np.ndarray]) -> List[np.ndarray]:
+    """The tensors of one image, from the rank that has read it to all."""
+    length = sum(entry.part.nbytes for entry in entries)
+    data = own if own is not None else np.empty(length, np.uint8)
     if _basics.size() > 1 and length > 0:
-        part = _ops.broadcast(part, image % _basics.size(), f"checkpoint.restore.{step}.{image}")
-    tensors: Dict[str, np.ndarray] = {}
+        data = _ops.broadcast(data, image % _basics.size(), f"checkpoint.restore.{step}.{image}")
+    arrays = []
     at = 0
-    for description in share:
-        view = part[at : at + description.nbytes].view(numpy_dtype(description.dtype))
-        tensors[description.name] = view.reshape(description.shape)
-        at += description.nbytes
-    return tensors
+    for entry in entries:
+        view = data[at : at + entry.part.nbytes].view(numpy_dtype(entry.part.dtype))
+        arrays.append(view.reshape(entry.part.shape))
+        at += entry.part.nbytes
+    return arrays
 
 
 def _exchange_texts(text: str, name: str) -> List[Dict[str, Any]]:
@@ -450,15 +532,39 @@ def _exchange_texts(text: str, name: str) -> List[Dict[str, Any]]:
     return [json.loads(everything[end - length : end].tobytes()) for end, length in zip(ends, lengths)]
 
 
-def _check_complete(step: int, shares: List[List[Description]], digests: List[str]) -> None:
-    everything = [description for share in shares for description in share]
-    names = [description.name for description in everything]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
-    if twice:
-        raise RingmasterError(f"checkpoint of step {step}: two ranks hold tensor {twice[0]!r}: the parts are not of one save")
-    expected = digest(everything)
+def _check_complete(step: int, images: List[List[_Entry]], digests: List[str]) -> Dict[str, Description]:
+    """The tensors that the images make up, by name; every element of each is in exactly one of them."""
+    parts: Dict[str, List[_Entry]] = {}
+    for entry in (entry for entries in images for entry in entries):
+        parts.setdefault(entry.part.name, []).append(entry)
+    wholes: Dict[str, Description] = {}
+    for name, entries in sorted(parts.items()):
+        first = entries[0]
+        if len(entries) > 1 and first.part.nbytes > 0 and all(entry.box == _boxes.whole(entry.whole) for entry in entries):
+            raise RingmasterError(f"checkpoint of step {step}: two ranks hold tensor {name!r}: the parts are not of one save")
+        if any((entry.whole, entry.part.dtype) != (first.whole, first.part.dtype) for entry in entries):
+            raise RingmasterError(f"checkpoint of step {step}: ranks hold parts of {name!r} of different tensors")
+        wrong = _boxes.uncovered(first.whole, [entry.box for entry in entries])
+        if wrong is not None:
+            raise RingmasterError(f"checkpoint of step {step}: tensor {name!r} is not whole: {wrong}")
+        wholes[name] = Description(name, first.part.dtype, first.whole)
+    expected = digest(list(wholes.values()))
     for rank, found in enumerate(digests):
         if found != expected:
             raise RingmasterError(
                 f"checkpoint of step {step} is not complete: the part of rank {rank} belongs to a set of other tensors"
             )
+    return wholes
+
+
+def _check_wanted(step: int, wholes: Mapping[str, Description], everyone: List[Mapping[str, Any]]) -> None:
+    """On every rank alike, before any of them waits for another."""
+    for rank, wanted in enumerate(everyone):
+        for name, (offset, shape) in sorted(wanted.items()):
+            if name not in wholes:
+                raise RingmasterError(f"checkpoint of step {step}: rank {rank} wants a part of {name!r}, which it does not have")
+            if not _boxes.fits(_box(offset, shape), wholes[name].shape):
+                raise RingmasterError(
+                    f"checkpoint of step {step}: rank {rank} wants the part of {name!r} at {offset} of shape {shape}, which does not lie "
+                    f"within {list(wholes[name].shape)}"
+                )
