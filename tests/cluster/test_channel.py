@@ -378,7 +378,7 @@ def test_a_checkpoint_by_hand_and_one_before_suspend_and_scale(kube, pair, image
                kube.status("asked")["checkpointRequest"]["state"] == "Committed" and kube.status("asked")["attempt"] == 3, 40)
     saved = kube.status("asked")["checkpointRequest"]["step"]
     wait_until("one rank goes on from what two had saved",
-               lambda: f"resumed from {saved}" in kube.run("logs", "asked-worker-0", "-c", "main", check=False), 60)
+               lambda: f"resumed from {saved}" in kube.run("logs", "asked-worker-0", "-c", "main", check=False).stdout, 60)
     wait_until("progress of one rank", lambda: kube.status("asked").get("progress", {}).get("step", 0) > saved, 40)
     assert kube.status("asked")["attempt"] == 3 and kube.status("asked")["restarts"] == 0
     assert two.leader() is not None
