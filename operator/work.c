@@ -108,8 +108,13 @@ static bool read_object(struct work *w)
 
     (void)snprintf(w->version, sizeof w->version, "%s", kube_version(w->object));
     if (job_decode(w->object, NULL, problems, &w->job, &e) < 0) {
-        status_store_invalid(w, e.text);
-        return false;
+        /* While the cluster's CRD is newer than this program, it fills in defaults of fields that are not known here. */
+        memset(problems, 0, sizeof *problems);
+        schema_prune(schema_of_kind(JOB_KIND), w->object);
+        if (job_decode(w->object, NULL, problems, &w->job, &e) < 0) {
+            status_store_invalid(w, e.text);
+            return false;
+        }
     }
     if (status_decode(cJSON_GetObjectItemCaseSensitive(w->object, "status"), w->status, &e) < 0) {
         /* Acting without it might start again what is over. */

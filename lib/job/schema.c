@@ -616,3 +616,26 @@ void schema_default(const cJSON *schema, cJSON *manifest)
             schema_default(items, child);
     }
 }
+
+void schema_prune(const cJSON *schema, cJSON *manifest)
+{
+    const cJSON *properties = rule(schema, "properties"), *others = rule(schema, "additionalProperties"), *items = rule(schema, "items"), *hint = NULL;
+    bool open = (properties == NULL && others == NULL) || is_set(schema, "x-kubernetes-preserve-unknown-fields") || cJSON_IsTrue(others);
+
+    if (cJSON_IsObject(manifest) && strcmp(type_of(schema), "object") == 0) {
+        for (cJSON *child = manifest->child, *next; child != NULL; child = next) {
+            next = child->next;
+            const cJSON *property = property_of(properties, child->string, &hint);
+            if (property == NULL && cJSON_IsObject(others))
+                property = others;
+            if (property != NULL)
+                schema_prune(property, child);
+            else if (!open)
+                cJSON_Delete(cJSON_DetachItemViaPointer(manifest, child));
+        }
+    } else if (cJSON_IsArray(manifest) && strcmp(type_of(schema), "array") == 0) {
+        cJSON *child;
+        cJSON_ArrayForEach(child, manifest)
+            schema_prune(items, child);
+    }
+}

@@ -25,6 +25,8 @@ char *problems_format(const struct problems *p, const char *file);
 void schema_check(const cJSON *schema, const cJSON *manifest, const struct yaml_doc *doc, struct problems *problems);
 /* Fills defaults in place as the API server does. */
 void schema_default(const cJSON *schema, cJSON *manifest);
+/* Takes away what the schema does not know, as the API server does with its own: an object may come from a cluster whose CRD is newer. */
+void schema_prune(const cJSON *schema, cJSON *manifest);
 /* openAPIV3Schema of a kind of ours from the embedded CRDs ("TrainingJob"). Static lifetime; NULL for an unknown kind. */
 const cJSON *schema_of_kind(const char *kind);
 

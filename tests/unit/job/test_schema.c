@@ -220,3 +220,27 @@ Test(schema, the_crd_can_be_applied_with_kubectl)
     /* kubectl apply keeps the manifest as an annotation of at most this size. */
     cr_expect_leq(strlen(json), 262144);
 }
+
+Test(schema, what_a_newer_crd_has_is_taken_away)
+{
+    static const struct { const char *name, *schema, *value, *left; } ROWS[] = {
+        { "unknown fields, at each depth",
+          "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"integer\"}}}}}",
+          "{\"new\":1,\"a\":{\"b\":2,\"new\":{\"c\":3}}}", "{\"a\":{\"b\":2}}" },
+        { "in lists and maps",
+          "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"string\"}}}}}",
+          "{\"x\":[{\"b\":\"1\",\"new\":2},{\"new\":3}]}", "{\"x\":[{\"b\":\"1\"},{}]}" },
+        { "what may hold anything stays", "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\"}}}", "{\"a\":{\"x\":1}}", "{\"a\":{\"x\":1}}" },
+        { "what is to be preserved stays",
+          "{\"type\":\"object\",\"x-kubernetes-preserve-unknown-fields\":true,\"properties\":{\"a\":{\"type\":\"string\"}}}", "{\"x\":1}", "{\"x\":1}" },
+        { "a value of the wrong type is not walked", "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"string\"}}}}}",
+          "{\"a\":[1]}", "{\"a\":[1]}" },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        auto_json cJSON *schema = tree_of(ROWS[i].schema), *value = tree_of(ROWS[i].value);
+        schema_prune(schema, value);
+        auto_free char *left = json_print(value, false);
+        cr_expect_str_eq(left, ROWS[i].left, "case %s: %s", ROWS[i].name, left);
+    }
+}
