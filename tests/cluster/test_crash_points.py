@@ -115,6 +115,7 @@ def live(lane: Lane, life: str, name: str, policy: CrashAt, wrapper=()) -> dict:
             if node.name.startswith(lane.ns) and not node.up:
                 world.kubelet.bring_back(node.name)
     finally:
+        fired, lane.proxy.policy = policy.fired, CrashAt()  # the end of the last process is an orderly one
         code = operator.stop()
     seen = world.record.lives[(lane.ns, name)]
     final = seen.final()
@@ -125,7 +126,7 @@ def live(lane: Lane, life: str, name: str, policy: CrashAt, wrapper=()) -> dict:
         wrong.append(operator.findings())
     mine = [v for v in world.kubelet.violations if v.startswith(f"{lane.ns}/{name}-") or "itself" in v]
     return {"name": name, "wrong": wrong + mine, "outcome": outcome(final[1]) if final else None, "events": events, "writes": policy.writes,
-            "fired": policy.fired, "starts": operator.starts, "seconds": time.monotonic() - began}
+            "fired": fired, "starts": operator.starts, "seconds": time.monotonic() - began}
 
 
 @functools.lru_cache(maxsize=None)

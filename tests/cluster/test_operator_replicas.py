@@ -61,7 +61,7 @@ def pair(world, request):
     ns = world.namespace("kill" if "killed" in request.node.name else "sleep")
     replicas = [Replica(world, ns, "one"), Replica(world, ns, "two")]
     wait("one leads", lambda: any(r.holds(ns) for r in replicas))
-    until, counter = time.monotonic() + 25, itertools.count()
+    until, counter = time.monotonic() + 30, itertools.count()
     traffic = [Traffic(world, ns, until, counter) for _ in range(4)]
     yield ns, replicas, until
     for t in traffic:
@@ -87,7 +87,7 @@ def kill_while_it_writes(leader, other):
 def test_the_leader_is_killed_again_and_again(pair):
     ns, replicas, until = pair
     kills = 0
-    while time.monotonic() < until - 5:
+    while time.monotonic() < until - 12:  # jobs are made until after the next one leads: there is something to write
         wait("one leads", lambda: any(r.holds(ns) for r in replicas))
         leader = next(r for r in replicas if r.holds(ns))
         kill_while_it_writes(leader, replicas[1 - replicas.index(leader)])
