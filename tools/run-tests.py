@@ -37,6 +37,7 @@ DEFAULT = [
     "job-tsan",
     "valgrind",
     "demo",
+    "cluster",  # last: the first time Kubernetes is built beside the others, until then
 ]
 
 
