@@ -37,7 +37,6 @@ DEFAULT = [
     "job-tsan",
     "valgrind",
     "demo",
-    "cluster",  # last: the first time Kubernetes is built beside the others, until then
 ]
 
 
