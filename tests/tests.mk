@@ -67,7 +67,7 @@ RUN_TESTS = tools/run-tests.py --jobs $(JOBS)
 TEST_DEPS := $(TOP)/.deps-apt-test $(TOP)/.deps-python
 
 .PHONY: test
-test: $(TEST_DEPS) ## run every test there is and say how many ran (under 30 minutes on 2 cores)
+test: $(TEST_DEPS) ## run every test there is and say how many ran (but those on a real Kubernetes: test-cluster)
 	$(PYTHON) $(RUN_TESTS)
 
 .PHONY: unit
