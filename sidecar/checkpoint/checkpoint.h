@@ -51,8 +51,8 @@ cJSON *checkpoint_holdings(struct checkpoint *c);
  *
  * Kinds of error: CONFLICT — this epoch or a newer one of the same attempt is claimed already: raise the round above
  * checkpoint_newest_epoch() and claim again. GONE — a newer attempt has claimed: this coordinator is stale and must stop.
- * INVALID — the holdings cannot be read. IO — the volume cannot be read. A volume that cannot be written (full) does not stop the forming: the round runs on memory alone,
- * its saves fail in words, and each save tries the claim again. */
+ * INVALID — the holdings cannot be read. IO — the volume cannot be read. A volume that cannot be written (full) does not stop
+ * the forming: the round runs on memory alone, its saves fail in words, and each save tries the claim again. */
 typedef void checkpoint_claimed_fn(void *ctx, const struct checkpoint_restore *restore, const struct error *why /* NULL: well */);
 void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings /* by rank; borrowed */,
                       checkpoint_claimed_fn *done, void *ctx);

@@ -314,7 +314,8 @@ static int restore_locked(uint32_t image, const void **ret_image, uint64_t *ret_
     memcpy(&ready, answer.answer, sizeof(ready));
     if (!ready.found)
         status = text_fail(RM_NOT_FOUND, "no checkpoint to restore: start from scratch");
-    else if (answer.fd_count != (ready.image_bytes > 0 ? 1 : 0) || (ready.image_bytes == 0 && image < ready.world) || ready.world == 0 || ready.world > INT32_MAX)
+    else if (answer.fd_count != (ready.image_bytes > 0 ? 1 : 0) || (ready.image_bytes == 0 && image < ready.world) ||
+             ready.world == 0 || ready.world > INT32_MAX)
         status = text_fail(RM_IO, "the sidecar's answer to a restore of image %u has %llu bytes, %zu descriptors and a world of %u", image,
                            (unsigned long long)ready.image_bytes, answer.fd_count, ready.world);
     else if (ready.image_bytes == 0)
