@@ -53,6 +53,7 @@ def test_the_readme_names_every_verb_that_it_uses(root):
     """`make X` in the docs is a verb of the Makefile."""
     makefile = (root / "Makefile").read_text() + (root / "tests/tests.mk").read_text()
     verbs = set(re.findall(r"^([a-z][\w-]*):.*##", makefile, re.M))
+    verbs |= {"bench-" + path.stem.removeprefix("bench_") for path in (root / "bench").glob("bench_*.py")}
     shown = set()
     for page in [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]:
         shown |= {word for text in blocks(page, "sh") for word in re.findall(r"^make ([a-z][\w-]*)", text, re.M)}
