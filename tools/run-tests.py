@@ -224,9 +224,9 @@ def fuzz_seeds(settings):
 
 
 def integration(settings, variant, directory="integration"):
-    build(settings, "release", "all", "deps-torch")
+    build(settings, "release", "all", "test-programs", "deps-torch")
     if variant != "release":
-        build(settings, variant, "programs")
+        build(settings, variant, "programs", "test-programs")
     reports = LOGS / "sanitizer" / f"{directory}-{variant}"
     env = sanitizer_environment(variant, reports)
     env["RINGMASTER_BUILD"] = str(build_dir(variant))
