@@ -149,6 +149,7 @@ const struct command COMMAND_TIMELINE = {
              "that is rank 0's the others beside it are taken, too.",
     .options = OPTIONS,
     .option_count = COUNT(OPTIONS),
+    .notes = "Exit codes: 0 written, 2 bad usage, 3 nothing recorded there, or it cannot be read or written.",
     .examples = "record, then look\n"
                 "ringmaster run -np 4 --timeline-filename /tmp/t/run.json python train.py\n"
                 "ringmaster timeline /tmp/t -o merged.json",

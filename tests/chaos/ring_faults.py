@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -225,7 +226,8 @@ class Faults:
         lost = wait_for(lambda: all(said := [self.said(m, "lost", struck_ns) for m in survivors]) and said,
                         f"not everybody was told of {self.kind} of {member}", self.group)
         self.noticed.append((max(ns for ns, _ in lost) - struck_ns) / 1e6)
-        words = {text for _, text in lost}
+        # which tensor a survivor was at may differ, who was lost and why may not
+        words = {re.sub(r'^"[^"]*": ', "", text) for _, text in lost}
         if self.kind != "link" and len(words) != 1: # two sides of a cut network cannot agree
             raise AssertionError(f"{self.kind} of {member}: the survivors were told different things: {words}")
         self.words |= words

@@ -695,7 +695,7 @@ def test_render(ringmaster, write_job):
 
 
 COMMANDS = ["run", "submit", "status", "logs", "events", "wait", "suspend", "resume", "checkpoint", "scale", "delete", "validate", "render", "convert",
-            "completion", "version"]
+            "bench", "timeline", "completion", "version"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -23,7 +23,7 @@ LAYERS = [
     ("sidecar/a.c", '#include "cli/view.h"\n', "sidecar includes cli/view.h"),
     ("client/c/src/a.c", '#include "base/error.h"\n', "client includes lib/base/error.h"),
     ("lib/base/a.c", '#include "job/job.h"\n', "base includes lib/job/job.h"),
-    ("lib/job/a.c", "#include <openssl/hmac.h>\n", "lib/base/crypto.c alone"),
+    ("lib/job/a.c", "#include <openssl/hmac.h>\n", "lib/base/certificate.c, lib/base/crypto.c, lib/base/tls.c alone"),
     ("lib/job/a.c", '#include "job/gone.h"\n', "no file of this project"),
 ]
 
