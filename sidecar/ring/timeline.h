@@ -2,8 +2,8 @@
  * timeline.h — records what the engine does, as a file that Chrome shows (trace.h). A thread of its own writes; the engine puts
  * events into a queue of fixed size and never waits: what does not fit is counted, and the count stands in the trace.
  *
- * The file ends with "]" after each write, a few times a second, so it can be read at any time; a reader that takes a shared lock
- * (flock) never meets a write that is under way.
+ * The file ends with "]" after each write, a few times a second. While it grows it is read under a shared lock (flock), which never
+ * meets a write that is under way; once the recording has ended, or the process is gone, as any other file.
  *
  * Threads: timeline_add is for one thread, the engine's; the others for any.
  */

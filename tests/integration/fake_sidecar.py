@@ -66,14 +66,15 @@ class Client:
             sq_offset, cq_offset, arena, job.arena_bytes, results, job.results_bytes,
         )  # fmt: skip
         self.sq_offset, self.cq_offset = sq_offset, cq_offset
+        self.words = memoryview(self.memory).cast("I")  # one load or store each, where struct goes byte by byte
         self.to_engine, self.to_client = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
         return total
 
     def word(self, offset):
-        return struct.unpack_from("<I", self.memory, offset)[0]
+        return self.words[offset // 4]
 
     def set_word(self, offset, value):
-        struct.pack_into("<I", self.memory, offset, value & 0xFFFFFFFF)
+        self.words[offset // 4] = value & 0xFFFFFFFF
 
     @property
     def progress(self):
@@ -209,7 +210,7 @@ class Client:
         if self.memory is not None:
             for fd in (self.fd, self.to_engine, self.to_client):
                 os.close(fd)
-            self.memory = None
+            self.memory = self.words = None
 
 
 class FakeJob:

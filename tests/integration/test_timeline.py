@@ -1,5 +1,6 @@
 """The time line: what each rank records while it trains, and what `ringmaster timeline` makes of it."""
 
+import fcntl
 import json
 import subprocess
 import time
@@ -26,6 +27,13 @@ def files(tmp_path):
     return [tmp_path / name for name in ("run.json", "run.rank-1.json", "run.rank-2.json")]
 
 
+def read(path):
+    """As a reader of a time line that grows has to: with a shared lock."""
+    with open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return file.read()
+
+
 def check(events, balanced):
     """What Chrome's viewer wants: every event has a phase, times do not go back in a row, ends have a beginning."""
     open_spans, last = {}, {}
@@ -49,16 +57,16 @@ def test_recorded_and_put_together(group, wait_for, tmp_path):
     group.start()
     wait_for(group.running, what="all running")
     wait_for(lambda: all(path.exists() and path.stat().st_size > 200_000 for path in files(tmp_path)), what="time lines of some length")
-    for _ in range(50):  # it can be read at any time
+    for _ in range(50):  # it is whole at any time
         for path in files(tmp_path):
-            assert json.loads(path.read_text())[0]["ph"] == "M"
+            assert json.loads(read(path))[0]["ph"] == "M"
         time.sleep(0.01)
 
     assert group.state("worker-1")["pid"]
     group.sidecars["worker-1"].kill()  # the round ends: so do all spans
-    wait_for(lambda: "PEER_LOST" in files(tmp_path)[0].read_text() and "PEER_LOST" in files(tmp_path)[1].read_text(), what="the loss in the time line")
+    wait_for(lambda: all("PEER_LOST" in read(path) for path in files(tmp_path)[:2]), what="the loss in the time line")
 
-    rank0 = json.loads(files(tmp_path)[0].read_text())
+    rank0 = json.loads(read(files(tmp_path)[0]))
     check(rank0, balanced=False)
     names = {event.get("name") for event in rank0}
     assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "QUEUE", "RING_ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER",
