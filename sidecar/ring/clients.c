@@ -196,7 +196,7 @@ static void take_request(struct engine *g, struct client *c, const struct shm_re
     }
     request_add(g, q);
     if (group_is_ready(g, c->fence))
-        execute_announce(g, q);
+        order_announce(g, q);
 }
 
 static void break_off(struct client *c)

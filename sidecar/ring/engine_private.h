@@ -207,8 +207,8 @@ bool group_is_ready(const struct engine *g, uint64_t client_fence); /* can reque
 void group_tested(struct engine *g, bool ok);
 
 /* order.c */
-void execute_announce(struct engine *g, struct request *q);
-void execute_frame(struct engine *g, int32_t from, const struct peer_frame *frame, const uint8_t *payload);
+void order_announce(struct engine *g, struct request *q);
+void order_frame(struct engine *g, int32_t from, const struct peer_frame *frame, const uint8_t *payload);
 void order_flush(struct engine *g);   /* sends what was announced; rank 0: what can go */
 void order_left(struct engine *g, bool left);
 void order_watch(struct engine *g);   /* rank 0, once the group is formed: looks for what stalls */

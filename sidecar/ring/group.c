@@ -245,7 +245,7 @@ void group_tested(struct engine *g, bool ok)
     for (struct request *q = g->requests, *next; q != NULL; q = next) {
         next = q->next; /* one that turns out to be wrong is answered, and gone */
         if (q->client != NULL && q->client->fence == p->fence && !q->announced)
-            execute_announce(g, q);
+            order_announce(g, q);
     }
 }
 
@@ -265,7 +265,7 @@ static void on_stream(void *ctx, struct stream *s, const struct peer_frame *fram
         if (p->state == GROUP_ASKING)
             take_ruling(g, frame, payload);
         else if (p->state != GROUP_LOST)
-            execute_frame(g, from, frame, payload);
+            order_frame(g, from, frame, payload);
         return;
     }
     group_lost(g, why->kind == ERROR_GONE ? -1 : from, why->text);

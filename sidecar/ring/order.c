@@ -53,7 +53,7 @@ static int check_with_group(const struct group *p, const struct request *q, stru
     return 0;
 }
 
-void execute_announce(struct engine *g, struct request *q)
+void order_announce(struct engine *g, struct request *q)
 {
     struct group *p = g->group;
     struct error e = ERROR_INIT;
@@ -364,7 +364,7 @@ static int take_frame(struct engine *g, int32_t from, const struct peer_frame *f
     return error_set(e, ERROR_INVALID, "it sent a frame of type %u, which has no place here", frame->type);
 }
 
-void execute_frame(struct engine *g, int32_t from, const struct peer_frame *frame, const uint8_t *payload)
+void order_frame(struct engine *g, int32_t from, const struct peer_frame *frame, const uint8_t *payload)
 {
     struct error e = ERROR_INIT;
     char text[SHM_TEXT_MAX];

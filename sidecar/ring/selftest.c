@@ -96,7 +96,7 @@ static void submit(struct engine *g, const struct shm_request *r, const char *na
     q->out_capacity = out_capacity;
     q->done = ended;
     request_add(g, q);
-    execute_announce(g, q);
+    order_announce(g, q);
 }
 
 struct selftest *selftest_new(struct engine *g)
