@@ -83,7 +83,7 @@ static void request_free(struct request *q)
 
 void request_add(struct engine *g, struct request *q)
 {
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     q->submitted_ns = clock_mono_ns();
     q->sig = signature_of(&q->r, q->splits);
@@ -99,7 +99,7 @@ void request_add(struct engine *g, struct request *q)
 void request_end(struct engine *g, struct request *q, enum shm_status status, const char *text, uint64_t out_offset,
                  uint64_t out_count)
 {
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     *q->link = q->next;
     if (q->next != NULL)
@@ -151,7 +151,7 @@ static int copy_splits(const struct client *c, struct request *q, struct error *
 /* A request that can be carried out, or NULL: e says why not. */
 static struct request *request_new(struct engine *g, struct client *c, const struct shm_request *r, struct error *e)
 {
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     if (shm_request_check(&c->layout, r, group_is_ready(g, c->fence) ? g->group->size : 0, e) < 0)
         return NULL;

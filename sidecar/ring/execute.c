@@ -104,7 +104,7 @@ static void start(struct engine *g)
     struct group *p = g->group;
     struct running *run = &g->running;
     struct go_waiting *w = g->queue;
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     g->queue = w->next;
     if (g->queue == NULL)

@@ -7,148 +7,12 @@
 #include "base/mem.h"
 #include "sidecar/ring/namemap.h"
 
-/* ---- what a name is ---- */
-
-const char *name_key(uint32_t set, const char *name, char ret_key[NEGOTIATE_KEY_MAX])
-{
-    if (set == 0)
-        (void)snprintf(ret_key, NEGOTIATE_KEY_MAX, "%s", name);
-    else /* no client's name has a control character */
-        (void)snprintf(ret_key, NEGOTIATE_KEY_MAX, "\2%x\2%s", set, name);
-    return ret_key;
-}
-
-static uint64_t hash_numbers(const uint64_t *numbers, size_t count)
-{
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a, number by number */
-
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ numbers[i]) * 0x100000001b3u;
-    return hash;
-}
-
-static void set_to_add(struct signature *s, const struct shm_request *r, const uint64_t *splits)
-{
-    size_t len = 0;
-
-    s->count = r->splits;
-    s->shape_hash = hash_numbers(splits, r->splits);
-    for (uint32_t i = 0; i < r->splits && len + 20 < sizeof s->shape; i++)
-        len += (size_t)snprintf(s->shape + len, sizeof s->shape - len, "%s%llu", i == 0 ? "{" : ", ", (unsigned long long)splits[i]);
-    (void)snprintf(s->shape + len, sizeof s->shape - len, len + 20 < sizeof s->shape ? "}" : ", ...}");
-}
-
-struct signature signature_of(const struct shm_request *r, const uint64_t *splits)
-{
-    struct signature s = { .op = (uint8_t)r->op };
-
-    switch (r->op) {
-    case SHM_OP_BARRIER: case SHM_OP_JOIN:
-        return s;
-    case SHM_OP_SET_ADD:
-        set_to_add(&s, r, splits);
-        return s;
-    case SHM_OP_SET_REMOVE:
-        s.count = r->count;
-        return s;
-    case SHM_OP_ALLREDUCE: case SHM_OP_REDUCESCATTER:
-        s.redop = (uint8_t)r->redop;
-        s.prescale = r->prescale;
-        s.postscale = r->postscale;
-        break;
-    case SHM_OP_BROADCAST:
-        s.root = r->root;
-        break;
-    default:
-        s.row_elements = r->row_elements;
-    }
-    s.dtype = (uint8_t)r->dtype;
-    s.count = r->count;
-    s.shape_hash = r->shape_hash;
-    memcpy(s.shape, r->shape, sizeof s.shape);
-    if (r->op == SHM_OP_REDUCESCATTER)
-        s.shape_hash ^= hash_numbers(splits, r->splits); /* who gets what is a part of what they agree on */
-    return s;
-}
-
-/* By bits: a NaN that all ranks sent is agreement. */
-static bool same_double(double a, double b)
-{
-    return memcmp(&a, &b, sizeof a) == 0;
-}
-
-bool signature_can_fuse(const struct signature *a, const struct signature *b)
-{
-    return a->op == b->op && a->dtype == b->dtype && a->redop == b->redop && same_double(a->prescale, b->prescale) &&
-           same_double(a->postscale, b->postscale);
-}
-
-bool signature_count_is_free(const struct signature *s)
-{
-    return s->op == SHM_OP_ALLGATHER || s->op == SHM_OP_ALLTOALL;
-}
-
-bool signature_equal(const struct signature *a, const struct signature *b)
-{
-    return signature_can_fuse(a, b) && a->root == b->root && a->row_elements == b->row_elements &&
-           a->shape_hash == b->shape_hash && (a->count == b->count || signature_count_is_free(a));
-}
-
-/* "float32 [2, 5]"; of what came without a shape: "10 x float32" */
-static void elements_text(const struct signature *s, char ret_text[SIGNATURE_TEXT_MAX])
-{
-    unsigned long long count = signature_count_is_free(s) ? s->row_elements : s->count;
-
-    if (s->shape[0] != '\0')
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "%s %s", shm_dtype_name(s->dtype), s->shape);
-    else if (signature_count_is_free(s))
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "rows of %llu x %s", count, shm_dtype_name(s->dtype));
-    else
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "%llu x %s", count, shm_dtype_name(s->dtype));
-}
-
-const char *signature_text(const struct signature *s, char ret_text[SIGNATURE_TEXT_MAX])
-{
-    char elements[SIGNATURE_TEXT_MAX], scaled[64] = "";
-
-    elements_text(s, elements);
-    switch (s->op) {
-    case SHM_OP_ALLREDUCE: case SHM_OP_REDUCESCATTER:
-        if (s->prescale != 1.0 || s->postscale != 1.0)
-            (void)snprintf(scaled, sizeof scaled, ", scaled by %g and %g", s->prescale, s->postscale);
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "%s %s of %.100s%s", shm_op_name(s->op), shm_redop_name(s->redop), elements,
-                       scaled);
-        break;
-    case SHM_OP_ALLGATHER: case SHM_OP_ALLTOALL:
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "%s of %.120s", shm_op_name(s->op), elements);
-        break;
-    case SHM_OP_BROADCAST:
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "broadcast of %.120s from rank %d", elements, s->root);
-        break;
-    case SHM_OP_SET_ADD:
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "process set %s", s->shape);
-        break;
-    case SHM_OP_SET_REMOVE:
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "process set %llu", (unsigned long long)s->count);
-        break;
-    default:
-        (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "%s", shm_op_name(s->op));
-    }
-    return ret_text;
-}
-
 void announcement_release(struct announcement *a)
 {
     free(a->splits);
     free(a->along);
     a->splits = NULL;
     a->along = NULL;
-}
-
-bool negotiation_takes_along(const struct signature *s, int32_t set_size)
-{
-    return s->op == SHM_OP_ALLREDUCE && s->redop != SHM_ADASUM && s->count > 0 && set_size > 1 &&
-           s->count <= NEGOTIATE_ALONG_BYTES / shm_dtype_size(s->dtype) / ((uint64_t)set_size - 1);
 }
 
 /* ---- rank 0 ---- */
@@ -280,7 +144,7 @@ static int32_t missing_that_left(const struct negotiation *n, const struct tenso
 
 static void make_ready(struct negotiation *n, struct tensor *t)
 {
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     (void)namemap_remove(&n->tensors, name_key(t->set, t->name, key));
     t->next = NULL;
@@ -379,7 +243,7 @@ static void note_announcement(struct tensor *t, int32_t place, int32_t rank, str
 int negotiation_announce(struct negotiation *n, int32_t rank, struct announcement *a, int64_t now_ms, struct error *e)
 {
     const struct process_set *set = process_sets_get(n->sets, a->set);
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     if (set == NULL)
         return 0; /* it was removed meanwhile: the rank hears of that, and ends the request itself */
@@ -426,7 +290,7 @@ static struct tensor *take_ready(struct negotiation *n, struct tensor **at)
 void negotiation_forget_set(struct negotiation *n, uint32_t set)
 {
     struct tensor **gone = xcalloc(n->tensors.count + 1, sizeof *gone);
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
     size_t at = 0, count = 0;
 
     for (struct tensor *t; (t = namemap_each(&n->tensors, &at)) != NULL;) {

@@ -16,7 +16,7 @@
  * that go without a joined rank, which cannot see them, leave the cache alone.
  *
  * The data of a small all-reduce travel *along*: each rank's with its announcement, the finished sum with the GO entry. So it takes
- * two hops, and nothing is left to exchange. Whether they do follows from the signature (negotiation_takes_along).
+ * two hops, and nothing is left to exchange. Whether they do follows from the signature (signature_travels_along).
  *
  * Layout, little endian, no padding. Every count is checked against what is there.
  *
@@ -43,28 +43,17 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "sidecar/ring/names.h"
 #include "sidecar/ring/sets.h"
+#include "sidecar/ring/signature.h"
 #include "wire/peer.h"
 #include "wire/shm.h"
 
 #define NEGOTIATE_SIZE_MAX 4096            /* ranks */
-#define NEGOTIATE_CACHE_MAX 16384          /* names with a number */
 #define NEGOTIATE_FUSE_ENTRY_BYTES (512u << 10) /* all-reduces up to this size are fused ... */
 #define NEGOTIATE_FUSE_BYTES (4u << 20)    /* ... into lists of up to this */
 #define NEGOTIATE_FUSE_ENTRIES 512
-#define NEGOTIATE_ALONG_BYTES (32u << 10)  /* that rank 0 receives, and sends, for one all-reduce whose data travel along ... */
-#define NEGOTIATE_ALONG_LIST_BYTES (64u << 10) /* ... of those in one list, the results */
-
-/* What all ranks must agree on for a name. The count may differ in an all-gather and an all-to-all. The text of the shape is for
- * people: shapes are compared by their hash. */
-struct signature {
-    uint8_t op, dtype, redop;
-    int32_t root;
-    uint64_t count, row_elements;
-    double prescale, postscale;
-    uint64_t shape_hash;
-    char shape[SHM_SHAPE_MAX];
-};
+#define NEGOTIATE_ALONG_LIST_BYTES (64u << 10) /* of results that travel along in one list */
 
 struct announcement {
     uint32_t set;
@@ -76,30 +65,6 @@ struct announcement {
     uint8_t *along;         /* data that travel along, prescaled; owned */
 };
 void announcement_release(struct announcement *a);
-
-/* A name and its set as one key: names of different sets do not meet. */
-#define NEGOTIATE_KEY_MAX (SHM_NAME_MAX + 12)
-const char *name_key(uint32_t set, const char *name, char ret_key[NEGOTIATE_KEY_MAX]);
-
-/* Fields that mean nothing for the operation are 0. */
-/* Do the data of this travel along, in a set of so many ranks? The same on all ranks. */
-bool negotiation_takes_along(const struct signature *s, int32_t set_size);
-
-struct signature signature_of(const struct shm_request *r, const uint64_t *splits /* checked; NULL: none */);
-bool signature_equal(const struct signature *a, const struct signature *b); /* but for a count that may differ */
-bool signature_count_is_free(const struct signature *s);
-bool signature_can_fuse(const struct signature *a, const struct signature *b); /* same arithmetic: may travel packed */
-/* "all-reduce sum of float32 [2, 5], scaled by 0.5 and 1" */
-#define SIGNATURE_TEXT_MAX 192
-const char *signature_text(const struct signature *s, char ret_text[SIGNATURE_TEXT_MAX]);
-
-/* ---- the cache that every rank keeps, rank 0 included; changed by GO entries only, so all are equal ---- */
-
-struct name_cache;
-struct name_cache *name_cache_new(void);
-void name_cache_free(struct name_cache *c);
-/* An entry of a GO list was made (rank 0) or received: remembers it. */
-void name_cache_note(struct name_cache *c, const char *name, const struct signature *sig);
 
 /* ---- announcements ---- */
 

@@ -1,62 +1,13 @@
-/* The bytes of negotiate.h: the cache of names, announcements, GO lists, errors. */
+/* The bytes of negotiate.h: announcements, GO lists, errors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "sidecar/ring/namemap.h"
 #include "sidecar/ring/negotiate.h"
 
 enum { FORM_FULL = 1, FORM_CACHED = 2, FORM_ALONG = 0x40 /* data follow */, FORM_COUNTS = 0x80 /* a list of numbers follows */,
        FORM_FLAGS = FORM_ALONG | FORM_COUNTS };
-
-/* ---- the cache ---- */
-
-struct cached { uint32_t id; char name[SHM_NAME_MAX]; struct signature sig; };
-
-struct name_cache {
-    struct namemap by_name;
-    struct cached **by_id;
-    size_t count, capacity;
-};
-
-struct name_cache *name_cache_new(void)
-{
-    return xcalloc(1, sizeof(struct name_cache));
-}
-
-void name_cache_free(struct name_cache *c)
-{
-    if (c == NULL)
-        return;
-    for (size_t i = 0; i < c->count; i++)
-        free(c->by_id[i]);
-    free(c->by_id);
-    namemap_release(&c->by_name);
-    free(c);
-}
-
-void name_cache_note(struct name_cache *c, const char *name, const struct signature *sig)
-{
-    struct cached *known = namemap_get(&c->by_name, name);
-
-    if (known == NULL) {
-        if (c->count == NEGOTIATE_CACHE_MAX)
-            return;
-        if (c->count == c->capacity) {
-            c->capacity = c->capacity > 0 ? 2 * c->capacity : 64;
-            c->by_id = xrealloc(c->by_id, c->capacity, sizeof *c->by_id);
-        }
-        known = xcalloc(1, sizeof *known);
-        known->id = (uint32_t)c->count;
-        (void)snprintf(known->name, sizeof known->name, "%s", name);
-        c->by_id[c->count++] = known;
-        namemap_put(&c->by_name, name, known);
-    }
-    known->sig = *sig;
-    if (signature_count_is_free(sig))
-        known->sig.count = 0; /* each rank has its own: it is said every time */
-}
 
 /* ---- writing ---- */
 
@@ -186,15 +137,14 @@ static uint64_t *take_counts(struct reader *r, int32_t count)
     return counts;
 }
 
-static const struct cached *take_cached(struct reader *r, const struct name_cache *c)
+static const struct cached_name *take_cached(struct reader *r, const struct name_cache *c)
 {
     uint64_t id = take(r, 4);
 
-    if (r->bad || id >= c->count) {
+    const struct cached_name *known = r->bad ? NULL : name_cache_at(c, id);
+    if (known == NULL)
         r->bad = true;
-        return NULL;
-    }
-    return c->by_id[id];
+    return known;
 }
 
 /* ---- data that travel along ---- */
@@ -213,7 +163,7 @@ static uint8_t *take_along(struct reader *r, const struct signature *sig, int32_
     uint64_t bytes = take(r, 4);
 
     if (r->bad || r->len - r->at < bytes ||
-        (sig != NULL && (!negotiation_takes_along(sig, set_size) || bytes != sig->count * shm_dtype_size(sig->dtype)))) {
+        (sig != NULL && (!signature_travels_along(sig, set_size) || bytes != sig->count * shm_dtype_size(sig->dtype)))) {
         r->bad = true;
         return NULL;
     }
@@ -231,7 +181,7 @@ static uint8_t *take_along(struct reader *r, const struct signature *sig, int32_
 void announce_encode(struct buf *b, const struct name_cache *c, const struct announcement *a)
 {
     const struct signature *sig = &a->sig;
-    const struct cached *known = namemap_get(&c->by_name, a->name);
+    const struct cached_name *known = name_cache_find(c, a->name);
     unsigned counts = a->splits != NULL ? FORM_COUNTS : 0, flags = counts | (a->along != NULL ? FORM_ALONG : 0u);
 
     if (known != NULL && signature_equal(&known->sig, sig)) {
@@ -259,43 +209,6 @@ void announce_encode(struct buf *b, const struct name_cache *c, const struct ann
         put_along(b, a->along, sig);
 }
 
-static bool reduction_is_sound(const struct signature *s)
-{
-    bool is_float = shm_dtype_is_float(s->dtype);
-
-    if (s->redop < SHM_SUM || s->redop > SHM_ADASUM || s->dtype == SHM_U16 || s->dtype == SHM_I16)
-        return false;
-    if (s->redop == SHM_ADASUM)
-        return is_float && s->op == SHM_OP_ALLREDUCE;
-    return s->dtype != SHM_BOOL || ((s->redop == SHM_MIN || s->redop == SHM_MAX) && s->prescale == 1.0 && s->postscale == 1.0);
-}
-
-/* What shm_request_check says of a request holds for an announced one too; a peer's word is not taken for it. */
-static bool signature_is_sound(const struct signature *s)
-{
-    uint64_t bytes;
-
-    switch (s->op) {
-    case SHM_OP_BARRIER: case SHM_OP_JOIN:
-        return s->dtype == 0 && s->count == 0;
-    case SHM_OP_SET_ADD:
-        return s->dtype == 0 && s->count > 0 && s->count <= SHM_RANKS_MAX;
-    case SHM_OP_SET_REMOVE:
-        return s->dtype == 0 && s->count <= UINT32_MAX;
-    case SHM_OP_ALLREDUCE: case SHM_OP_ALLGATHER: case SHM_OP_BROADCAST: case SHM_OP_REDUCESCATTER: case SHM_OP_ALLTOALL:
-        break;
-    default:
-        return false;
-    }
-    if (shm_dtype_size(s->dtype) == 0 || __builtin_mul_overflow(s->count, shm_dtype_size(s->dtype), &bytes) || bytes > INT64_MAX)
-        return false;
-    if (s->op == SHM_OP_BROADCAST)
-        return s->root >= 0;
-    if (signature_count_is_free(s))
-        return s->row_elements == 0 ? s->count == 0 : s->count % s->row_elements == 0;
-    return reduction_is_sound(s);
-}
-
 static void take_full(struct reader *r, struct announcement *a)
 {
     a->sig.op = (uint8_t)take(r, 1);
@@ -317,7 +230,7 @@ static void take_known(struct reader *r, const struct process_set *set, struct a
         (void)take(r, 8);
         return;
     }
-    const struct cached *known = take_cached(r, set->cache);
+    const struct cached_name *known = take_cached(r, set->cache);
     uint64_t count = take(r, 8);
     if (r->bad)
         return;
@@ -413,7 +326,7 @@ void go_entry_for(const struct process_set *set, int32_t rank, const struct go_l
 static void add_entry(struct buf *b, const struct process_set *set, int32_t rank, const struct go_list *l,
                       const struct go_entry *entry)
 {
-    const struct cached *known = l->whole ? namemap_get(&set->cache->by_name, entry->name) : NULL;
+    const struct cached_name *known = l->whole ? name_cache_find(set->cache, entry->name) : NULL;
     unsigned counts = entry->counts != NULL || entry->matrix != NULL ? FORM_COUNTS : 0;
     unsigned flags = counts | (l->along ? FORM_ALONG : 0u);
 
@@ -472,7 +385,7 @@ static int take_entry(struct reader *r, const struct go_context *go, const struc
                       struct go_entry *entry, struct error *e)
 {
     unsigned form = (unsigned)take(r, 1);
-    const struct cached *known = NULL;
+    const struct cached_name *known = NULL;
 
     if ((form & ~(unsigned)FORM_FLAGS) == FORM_CACHED) {
         known = take_cached(r, set->cache);

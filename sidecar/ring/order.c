@@ -13,7 +13,7 @@
 
 static struct request *find_request(const struct engine *g, uint32_t set, const char *name)
 {
-    char key[NEGOTIATE_KEY_MAX];
+    char key[NAME_KEY_MAX];
 
     return namemap_get(&g->by_name, name_key(set, name, key));
 }
@@ -68,7 +68,7 @@ void order_announce(struct engine *g, struct request *q)
         a.splits = q->splits;
         a.split_count = (int32_t)q->r.splits;
     }
-    if (negotiation_takes_along(&q->sig, process_sets_get(p->sets, q->r.set)->count))
+    if (signature_travels_along(&q->sig, process_sets_get(p->sets, q->r.set)->count))
         a.along = buffers_along(q);
     q->announced = true;
     if (q->client != NULL)

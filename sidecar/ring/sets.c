@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sidecar/ring/negotiate.h"
+#include "sidecar/ring/names.h"
 
 struct process_sets {
     struct process_set **by_id; /* NULL: free */

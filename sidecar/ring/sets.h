@@ -3,7 +3,7 @@
  *
  * Set 0 is all ranks and always there. The others are added and removed by collectives of all ranks, whose GO lists every rank
  * takes in one order, so every rank gives a set the same number without a word about it: the lowest that is free. Each set
- * keeps the cache of names (negotiate.h) that its GO entries fill, because only its ranks see them.
+ * keeps the cache of names (names.h) that its GO entries fill, because only its ranks see them.
  */
 #ifndef SIDECAR_RING_SETS_H
 #define SIDECAR_RING_SETS_H

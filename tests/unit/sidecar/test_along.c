@@ -8,15 +8,11 @@
 #include "sidecar/ring/collective.h"
 #include "sidecar/ring/negotiate.h"
 #include "tests/unit/quietly.h"
+#include "tests/unit/sidecar/announcements.h"
 
 static const char *const MEMBERS[] = { "chief-0", "worker-0", "worker-1" };
 
-static struct signature sum_of(uint64_t count)
-{
-    return (struct signature){ .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = count, .prescale = 1, .postscale = 1 };
-}
-
-static struct announcement announcement_of(const char *name, uint64_t count, float first)
+static struct announcement with_data(const char *name, uint64_t count, float first)
 {
     struct announcement a = { .set_is_known = true, .sig = sum_of(count) };
     float *data = xcalloc(count, sizeof *data);
@@ -30,9 +26,9 @@ static struct announcement announcement_of(const char *name, uint64_t count, flo
 
 static const struct { const char *name; struct signature sig; int32_t size; bool along; } SIGNATURES[] = {
     { "small", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = 1 }, 2, true },
-    { "the largest", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = NEGOTIATE_ALONG_BYTES / 4 }, 2, true },
-    { "one more", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = NEGOTIATE_ALONG_BYTES / 4 + 1 }, 2, false },
-    { "too large for four", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = NEGOTIATE_ALONG_BYTES / 4 }, 4, false },
+    { "the largest", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = SIGNATURE_ALONG_BYTES / 4 }, 2, true },
+    { "one more", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = SIGNATURE_ALONG_BYTES / 4 + 1 }, 2, false },
+    { "too large for four", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = SIGNATURE_ALONG_BYTES / 4 }, 4, false },
     { "a huge count", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F64, .redop = SHM_SUM, .count = UINT64_MAX }, 2, false },
     { "nothing", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM }, 2, false },
     { "alone", { .op = SHM_OP_ALLREDUCE, .dtype = SHM_F32, .redop = SHM_SUM, .count = 1 }, 1, false },
@@ -43,14 +39,14 @@ static const struct { const char *name; struct signature sig; int32_t size; bool
 Test(along, follows_from_the_signature)
 {
     for (size_t i = 0; i < COUNT(SIGNATURES); i++)
-        cr_expect(negotiation_takes_along(&SIGNATURES[i].sig, SIGNATURES[i].size) == SIGNATURES[i].along, "case %s", SIGNATURES[i].name);
+        cr_expect(signature_travels_along(&SIGNATURES[i].sig, SIGNATURES[i].size) == SIGNATURES[i].along, "case %s", SIGNATURES[i].name);
 }
 
 Test(along, announcements_bring_data_and_no_others_than_announced)
 {
     struct process_sets *sets = process_sets_new(3);
     auto_buf struct buf b = BUF_INIT(4096);
-    struct announcement a = announcement_of("x", 10, 7), got;
+    struct announcement a = with_data("x", 10, 7), got;
     struct error e = ERROR_INIT;
     size_t at = 0;
 
@@ -91,10 +87,10 @@ Test(along, a_list_has_the_data_of_all_or_goes_without)
     struct go_list l;
 
     for (int32_t r = 2; r >= 0; r--) {
-        announce(n, r, announcement_of("a", 4, (float)r * 10));
-        announce(n, r, announcement_of("b", 4, (float)r * 100));
+        announce(n, r, with_data("a", 4, (float)r * 10));
+        announce(n, r, with_data("b", 4, (float)r * 100));
         struct announcement plain = { .set_is_known = true, .name = "c", .sig = sum_of(4) };
-        announce(n, r, r == 1 ? plain : announcement_of("c", 4, 0));
+        announce(n, r, r == 1 ? plain : with_data("c", 4, 0));
     }
     cr_assert(negotiation_next(n, &l) && l.along && l.count == 2, "a and b together");
     cr_expect(((float *)l.entries[1].along[2])[3] == 203.0f && ((float *)l.entries[0].along[0])[0] == 0.0f);
@@ -104,8 +100,8 @@ Test(along, a_list_has_the_data_of_all_or_goes_without)
 
     struct announcement join = { .set_is_known = true, .name = "join", .sig = { .op = SHM_OP_JOIN } };
     announce(n, 1, join);
-    announce(n, 2, announcement_of("d", 4, 5));
-    announce(n, 0, announcement_of("d", 4, 6));
+    announce(n, 2, with_data("d", 4, 5));
+    announce(n, 0, with_data("d", 4, 6));
     cr_assert(negotiation_next(n, &l) && l.along && l.member_count == 2 && l.members[1] == 2, "without the one that has joined");
     cr_expect(((float *)l.entries[0].along[1])[0] == 5.0f);
     go_list_release(&l);
