@@ -58,13 +58,14 @@ help: ## list the verbs
 # ---- rooms -----------------------------------------------------------------------------------------------------------
 SRC_base := $(wildcard lib/base/*.c)
 SRC_wire := $(wildcard lib/wire/*.c)
+SRC_checkpoint := $(wildcard lib/checkpoint/*.c)
 SRC_job := $(wildcard lib/job/*.c)
 SRC_kube := $(wildcard lib/kube/*.c)
 SRC_sidecar := $(filter-out sidecar/main.c,$(wildcard sidecar/*.c sidecar/ring/*.c sidecar/checkpoint/*.c sidecar/supervise/*.c))
 SRC_launch := $(filter-out sidecar/launch/main.c,$(wildcard sidecar/launch/*.c))
 SRC_cli := $(filter-out cli/main.c,$(wildcard cli/*.c))
 SRC_operator := $(filter-out operator/main.c,$(wildcard operator/*.c))
-ROOMS := base wire kube job sidecar launch cli operator
+ROOMS := base wire checkpoint kube job sidecar launch cli operator
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(call obj,$(SRC_$(r)))))
@@ -102,9 +103,9 @@ PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin
 .PHONY: programs
 programs: $(PROGRAMS) ## build the programs alone
 
-$(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
+$(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster: LIBS += $(LIBS_kube)
-$(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base)
+$(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar:
 	@mkdir -p $(@D)
 	$(call say,link,$@)
@@ -219,10 +220,10 @@ $(TOP)/bench/openmpi: bench/allreduce/openmpi.c bench/allreduce/figures.h | $(TO
 $(TOP)/bench/gloo: bench/allreduce/gloo.cc bench/allreduce/figures.h | $(TOP)/.deps-apt-allreduce
 	@mkdir -p $(@D)
 	$(Q)g++ -O2 -o $@ $< -lgloo -lpthread
-$(TOP)/bench/ring: bench/allreduce/ring.c bench/allreduce/figures.h $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base)
+$(TOP)/bench/ring: bench/allreduce/ring.c bench/allreduce/figures.h $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
 	@mkdir -p $(@D)
 	$(call say,link,$@)
-	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base) $(LIBS)
 
 # ---- installing -------------------------------------------------------------------------------------------------------
 INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch ringmaster-operator

@@ -13,7 +13,7 @@ LIB_client := $(BUILD)/lib/libclient.a
 $(LIB_client): $(OBJ_client)
 $(OBJ_client): ALL_CFLAGS += -Iclient/c/include
 
-TEST_LIBS := $(LIB_operator) $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_wire) $(LIB_base)
+TEST_LIBS := $(LIB_operator) $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 TSAN_SRC := $(wildcard tests/tsan/*.c)
@@ -29,10 +29,10 @@ $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer: $(BUILD)/tests/
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
 
 # The checkpoint engine on a command line, for tests in other languages.
-$(BUILD)/tests/programs/checkpoint: tests/programs/checkpoint.c $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
+$(BUILD)/tests/programs/checkpoint: tests/programs/checkpoint.c $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
 	$(call say,link,$@)
-	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_wire) $(LIB_base) $(LIBS)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base) $(LIBS)
 
 # lib/kube on a command line, for tests against a real API server.
 $(BUILD)/tests/cluster/kube_client_check: tests/cluster/kube_client_check.c $(LIB_kube) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "sidecar/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 static cJSON *holding_encode(const struct holding *h)
 {

@@ -10,7 +10,7 @@
 #define SIDECAR_CHECKPOINT_AGREE_H
 
 #include "base/json.h"
-#include "sidecar/checkpoint/lineage.h"
+#include "checkpoint/lineage.h"
 
 #define HOLDINGS_SLOTS_MAX 8
 

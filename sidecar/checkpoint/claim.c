@@ -89,6 +89,8 @@ static int settle(const struct store *s, struct claim *claim, bool claimed, stru
     bool found;
     if (store_scan(s, &scan, e) != 0)
         return -1;
+    if (scan.damage.kind != ERROR_NONE)
+        log_warn_from("base of an epoch cannot be read, its checkpoints are not used", &scan.damage, KV("dir", s->epochs));
     lineage_adopt(&claim->known, &scan.lineage);
     if (claimed)
         for (size_t i = 0; i < scan.count; i++)

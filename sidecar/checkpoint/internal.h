@@ -17,9 +17,9 @@
 #include "sidecar/checkpoint/agree.h"
 #include "sidecar/checkpoint/checkpoint.h"
 #include "sidecar/checkpoint/slots.h"
-#include "sidecar/checkpoint/store.h"
 #include "sidecar/checkpoint/tally.h"
 #include "sidecar/checkpoint/worker.h"
+#include "sidecar/checkpoint/writer.h"
 
 #define SAVES_MAX 4
 #define COMMITTED_MAX 16

@@ -11,10 +11,10 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "sidecar/checkpoint/checksum.h"
-#include "sidecar/checkpoint/io.h"
-#include "sidecar/checkpoint/safetensors.h"
-#include "sidecar/checkpoint/store.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/io.h"
+#include "checkpoint/safetensors.h"
+#include "sidecar/checkpoint/writer.h"
 
 #define PIECE (1u << 20)
 

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sidecar/checkpoint/internal.h"
-#include "sidecar/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 #define LINEAGE_FILE "lineage.json"
 #define ALLOCATE_AT_ONCE (64u << 20) /* about 30 ms; more is done on the thread */

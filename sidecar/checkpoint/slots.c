@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "sidecar/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 _Static_assert(sizeof(struct slot_control) <= SLOT_CONTROL_BYTES, "the control block fits its page");
 

@@ -8,7 +8,7 @@
 #define SIDECAR_CHECKPOINT_TALLY_H
 
 #include "base/buf.h"
-#include "sidecar/checkpoint/layout.h"
+#include "checkpoint/layout.h"
 
 enum tally_state {
     TALLY_STAGING,    /* not all ranks hold it */

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "sidecar/checkpoint/agree.h"
-#include "sidecar/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -13,7 +13,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "sidecar/checkpoint/internal.h"
-#include "sidecar/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 static void check(const char *path)
 {

@@ -1,6 +1,6 @@
 /* The checkpoint engine, whole, with three ranks on one loop and their threads: a plain main, so that it runs under
  * ThreadSanitizer and valgrind. What is right is tested in tests/unit/checkpoint; here things happen at the same time. */
-#include "tests/unit/checkpoint/group.h"
+#include "tests/unit/sidecar/checkpoint_group.h"
 
 #define DATA (3u << 20)
 

@@ -3,7 +3,7 @@
 
 #include "base/crc.h"
 #include "base/mem.h"
-#include "sidecar/checkpoint/checksum.h"
+#include "checkpoint/checksum.h"
 
 #define BYTES (2u * CHECKSUM_CHUNK_BYTES + 12345u)
 

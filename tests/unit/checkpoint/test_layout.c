@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sidecar/checkpoint/layout.h"
+#include "checkpoint/layout.h"
 
 #define NONCE "0123456789abcdef0123456789abcdef"
 

@@ -1,7 +1,7 @@
 #include <criterion/criterion.h>
 
 #include "base/mem.h"
-#include "sidecar/checkpoint/lineage.h"
+#include "checkpoint/lineage.h"
 
 /* Epoch 1 ran to somewhere and was restored at 30 by 3 (2 was void); 3 was restored at 50 by 4; 4 at 40 by 6: back behind 50. */
 static void history(struct lineage *l)

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sidecar/checkpoint/checksum.h"
-#include "sidecar/checkpoint/manifest.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/manifest.h"
 
 #define NONCE "0123456789abcdef0123456789abcdef"
 

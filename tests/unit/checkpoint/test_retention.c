@@ -1,7 +1,7 @@
 #include <criterion/criterion.h>
 
 #include "base/mem.h"
-#include "sidecar/checkpoint/retention.h"
+#include "checkpoint/retention.h"
 
 #define C GENERATION_COMMITTED
 

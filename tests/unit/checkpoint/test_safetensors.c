@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sidecar/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 static int parse(const char *json, uint64_t data_bytes, struct safetensors *ret, struct error *e)
 {

@@ -1,4 +1,4 @@
-#include "sidecar/checkpoint/checksum.h"
+#include "checkpoint/checksum.h"
 
 #include <stdlib.h>
 

@@ -3,10 +3,10 @@
  *
  * The discipline: a file is written under a name that ends in ".tmp", synced, closed (checked: network file systems report a
  * full disk there), and only then given its name; then the directory is synced. An fsync error means that the data is lost:
- * the file is removed and never synced again. Blocking: only for the checkpoint's threads.
+ * the file is removed and never synced again. Blocking.
  */
-#ifndef SIDECAR_CHECKPOINT_IO_H
-#define SIDECAR_CHECKPOINT_IO_H
+#ifndef CHECKPOINT_IO_H
+#define CHECKPOINT_IO_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,5 +30,9 @@ MUST_CHECK int io_link_file(const char *dir, const char *name, const char *uniqu
 
 /* At most `max` bytes of dir/name, NUL after. */
 MUST_CHECK int io_read_file(const char *dir, const char *name, size_t max, char **ret_text, size_t *ret_len, struct error *e);
+
+/* Calls fn for every name in a directory that does not begin with a dot, in no order; a directory that is not there has none. */
+typedef int io_entry_fn(void *ctx, const char *name, struct error *e);
+MUST_CHECK int io_each_entry(const char *path, io_entry_fn *fn, void *ctx, struct error *e);
 
 #endif

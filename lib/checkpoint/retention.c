@@ -1,4 +1,4 @@
-#include "sidecar/checkpoint/retention.h"
+#include "checkpoint/retention.h"
 
 static bool is_good(const struct retention_item *item, const struct lineage *l)
 {

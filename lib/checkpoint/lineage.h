@@ -5,11 +5,11 @@
  * epoch back is the history; a checkpoint (e, s) is visible iff e is the newest epoch, or the chain goes through (e, b) with
  * s <= b. So what a coordinator of a superseded epoch commits late is never read by anybody, without any lock on the volume.
  */
-#ifndef SIDECAR_CHECKPOINT_LINEAGE_H
-#define SIDECAR_CHECKPOINT_LINEAGE_H
+#ifndef CHECKPOINT_LINEAGE_H
+#define CHECKPOINT_LINEAGE_H
 
 #include "base/json.h"
-#include "sidecar/checkpoint/layout.h"
+#include "checkpoint/layout.h"
 
 #define LINEAGE_MAX 256 /* epochs that made progress and were restored from; older ones are forgotten */
 

@@ -1,4 +1,4 @@
-#include "sidecar/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sidecar/checkpoint/checksum.h"
-#include "sidecar/checkpoint/safetensors.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/safetensors.h"
 
 #define KIND "ringmaster.dev/checkpoint-"
 #define VERSION 1

@@ -3,7 +3,7 @@
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include "group.h"
+#include "checkpoint_group.h"
 #include "sidecar/checkpoint/internal.h"
 
 #define DATA 20000u

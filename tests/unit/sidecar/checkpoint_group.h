@@ -1,5 +1,5 @@
 /*
- * group.h — a job of a few ranks in one process: their checkpoints on one loop, a bus for their messages, trainers that stage
+ * checkpoint_group.h — a job of a few ranks in one process: their checkpoints on one loop, a bus for their messages, trainers that stage
  * images, and a coordinator's round. For tests of the whole engine.
  */
 #ifndef TEST_CHECKPOINT_GROUP_H
@@ -21,7 +21,7 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "sidecar/checkpoint/checkpoint.h"
-#include "sidecar/checkpoint/store.h"
+#include "sidecar/checkpoint/writer.h"
 #include "wire/shm.h"
 
 #define GROUP_MAX 8
@@ -405,6 +405,75 @@ static inline void group_lose_node(struct group *g, int32_t rank)
     group_kill(g, rank);
     MUST(fs_remove_tree(memory, &e) == 0);
     group_start(g, rank);
+}
+
+/* ---- what the volume holds -------------------------------------------------------------------------------------------- */
+
+static inline bool group_drop_votes(struct group *g, int32_t from, int32_t to, const cJSON *message)
+{
+    (void)g;
+    (void)from;
+    (void)to;
+    return strcmp(json_text(message, "op", ""), "vote") == 0;
+}
+
+static inline struct store group_store_of(struct group *g)
+{
+    struct store s;
+    struct error e = ERROR_INIT;
+    MUST(store_init(&s, g->volume, GROUP_UID, &e) == 0);
+    return s;
+}
+
+static inline bool group_until_all_voted(struct group *g, int64_t step)
+{
+    struct store s = group_store_of(g);
+    struct store_scan scan;
+    struct error e = ERROR_INIT;
+    bool all = false;
+    MUST(store_scan(&s, &scan, &e) == 0);
+    for (size_t i = 0; i < scan.count; i++) {
+        if (scan.generations[i].generation.id.step != step)
+            continue;
+        auto_free char *dir = NULL;
+        store_generation_path(&s, &scan.generations[i].generation, &dir);
+        all = true;
+        for (int32_t rank = 0; rank < g->world; rank++) {
+            char name[LAYOUT_NAME_MAX];
+            layout_vote(rank, name);
+            auto_free char *path = fs_join(dir, name);
+            all = all && access(path, F_OK) == 0;
+        }
+    }
+    store_scan_release(&scan);
+    store_release(&s);
+    return all;
+}
+
+static inline char *group_path_of_step(struct group *g, int64_t step, const char *name)
+{
+    struct store s = group_store_of(g);
+    struct store_scan scan;
+    struct error e = ERROR_INIT;
+    char *path = NULL;
+    MUST(store_scan(&s, &scan, &e) == 0);
+    for (size_t i = 0; i < scan.count && path == NULL; i++)
+        if (scan.generations[i].generation.id.step == step) {
+            auto_free char *dir = NULL;
+            store_generation_path(&s, &scan.generations[i].generation, &dir);
+            path = fs_join(dir, name);
+        }
+    store_scan_release(&scan);
+    store_release(&s);
+    return path;
+}
+
+static inline bool group_until_failed(struct group *g, int64_t step)
+{
+    for (int32_t rank = 0; rank < g->world; rank++)
+        if (g->members[rank].failed != step)
+            return false;
+    return true;
 }
 
 #endif

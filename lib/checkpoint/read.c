@@ -10,10 +10,10 @@
 #include "base/crc.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "sidecar/checkpoint/checksum.h"
-#include "sidecar/checkpoint/io.h"
-#include "sidecar/checkpoint/safetensors.h"
-#include "sidecar/checkpoint/store.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/io.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/store.h"
 
 #define COMMIT_MAX_BYTES 4096
 #define PIECE (1u << 20)

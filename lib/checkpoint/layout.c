@@ -1,4 +1,4 @@
-#include "sidecar/checkpoint/layout.h"
+#include "checkpoint/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,11 +8,11 @@
  * Each says what it is in "kind" and "version". Sizes are JSON numbers (exact to 2^53), epochs decimal strings, checksums
  * hex strings. A document of another job, epoch, step or nonce is an error of kind INVALID, never something to believe.
  */
-#ifndef SIDECAR_CHECKPOINT_MANIFEST_H
-#define SIDECAR_CHECKPOINT_MANIFEST_H
+#ifndef CHECKPOINT_MANIFEST_H
+#define CHECKPOINT_MANIFEST_H
 
 #include "base/json.h"
-#include "sidecar/checkpoint/lineage.h"
+#include "checkpoint/lineage.h"
 
 #define MANIFEST_MAX_WORLD 16384
 #define MANIFEST_MAX_BYTES JSON_MAX_BYTES

@@ -3,8 +3,8 @@
  *
  * Names that do not parse are somebody else's and are never touched.
  */
-#ifndef SIDECAR_CHECKPOINT_LAYOUT_H
-#define SIDECAR_CHECKPOINT_LAYOUT_H
+#ifndef CHECKPOINT_LAYOUT_H
+#define CHECKPOINT_LAYOUT_H
 
 #include <stdbool.h>
 #include <stdint.h>

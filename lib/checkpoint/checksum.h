@@ -2,8 +2,8 @@
  * checksum.h — the checksums of an image, all in one pass over its bytes: CRC32C of every chunk of 4 MiB (names the place of
  * a damage, and S3's parts can use it) and CRC64NVME of the whole (no file is accepted with another). Not thread-safe.
  */
-#ifndef SIDECAR_CHECKPOINT_CHECKSUM_H
-#define SIDECAR_CHECKPOINT_CHECKSUM_H
+#ifndef CHECKPOINT_CHECKSUM_H
+#define CHECKPOINT_CHECKSUM_H
 
 #include <stddef.h>
 #include <stdint.h>

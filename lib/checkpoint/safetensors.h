@@ -5,8 +5,8 @@
  * spaces, then the tensors' bytes. Sorted by offset the tensors lie without holes and overlaps and end with the file; each
  * is as long as its shape and dtype say.
  */
-#ifndef SIDECAR_CHECKPOINT_SAFETENSORS_H
-#define SIDECAR_CHECKPOINT_SAFETENSORS_H
+#ifndef CHECKPOINT_SAFETENSORS_H
+#define CHECKPOINT_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,6 @@
-#include "sidecar/checkpoint/io.h"
+#include "checkpoint/io.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "sidecar/checkpoint/layout.h"
+#include "checkpoint/layout.h"
 
 /* For `if (failed("rename", path) || rename(...) != 0)`. */
 static bool failed(const char *operation, const char *path)
@@ -159,4 +160,25 @@ int io_read_file(const char *dir, const char *name, size_t max, char **ret_text,
 {
     auto_free char *path = fs_join(dir, name);
     return fs_read(path, max, ret_text, ret_len, e);
+}
+
+int io_each_entry(const char *path, io_entry_fn *fn, void *ctx, struct error *e)
+{
+    DIR *dir = opendir(path);
+    if (dir == NULL)
+        return errno == ENOENT ? 0 : error_errno(e, "read directory %s", path);
+    int result = 0;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (entry == NULL) {
+            if (errno != 0)
+                result = error_errno(e, "read directory %s", path);
+            break;
+        }
+        if (entry->d_name[0] != '.' && (result = fn(ctx, entry->d_name, e)) != 0)
+            break;
+    }
+    (void)closedir(dir);
+    return result;
 }

@@ -1,4 +1,4 @@
-#include "sidecar/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
 #include <stdbool.h>

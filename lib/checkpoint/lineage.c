@@ -1,4 +1,4 @@
-#include "sidecar/checkpoint/lineage.h"
+#include "checkpoint/lineage.h"
 
 #include <errno.h>
 #include <inttypes.h>

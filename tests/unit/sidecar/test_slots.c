@@ -1,7 +1,7 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 
-#include "group.h"
+#include "checkpoint_group.h"
 #include "sidecar/checkpoint/slots.h"
 
 #define DATA 10000u

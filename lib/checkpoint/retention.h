@@ -5,12 +5,12 @@
  * being saved, and everything of an epoch newer than ours. Going is in two steps: a committed generation is first retired (no
  * reader may start on it), and removed at the next pass. Damaged and foreign-lineage ones go only when enough good ones are there.
  */
-#ifndef SIDECAR_CHECKPOINT_RETENTION_H
-#define SIDECAR_CHECKPOINT_RETENTION_H
+#ifndef CHECKPOINT_RETENTION_H
+#define CHECKPOINT_RETENTION_H
 
 #include <stddef.h>
 
-#include "sidecar/checkpoint/lineage.h"
+#include "checkpoint/lineage.h"
 
 enum generation_state { GENERATION_OPEN, GENERATION_ABORTED, GENERATION_COMMITTED, GENERATION_RETIRED };
 
