@@ -2,7 +2,7 @@
 
 import ctypes
 import pickle
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -140,26 +140,6 @@ def allreduce(
     return allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set).synchronize()
 
 
-def _by_dtype(arrays: Sequence[np.ndarray]) -> List[Tuple[int, List[int]]]:
-    groups: Dict[int, List[int]] = {}
-    for index, array in enumerate(arrays):
-        groups.setdefault(dtype_code(array.dtype), []).append(index)
-    return sorted(groups.items())
-
-
-def _submit_groups(submits: Sequence[Callable[[], Handle]], finish: Callable[[List[Handle]], Any]) -> Pending:
-    """All or none: when one cannot begin, those that did are waited for."""
-    handles: List[Handle] = []
-    try:
-        for start in submits:
-            handles.append(start())
-    except BaseException:
-        for handle in handles:
-            handle.release()
-        raise
-    return Pending(handles, finish)
-
-
 def grouped_allreduce_async(
     tensors: Sequence[Any],
     average: Optional[bool] = None,
@@ -172,25 +152,19 @@ def grouped_allreduce_async(
     """`grouped_allreduce` that returns at once; see `synchronize`."""
     arrays = [_array(tensor) for tensor in tensors]
     outs = [np.empty_like(array) for array in arrays]
-    operation = which_op(op, average)
-    base = auto_name("grouped_allreduce", name, set_number(process_set))
-    number = set_number(process_set)
-    adasum = operation == _basics.Adasum
-    groups = [(i, [i]) for i in range(len(arrays))] if adasum else _by_dtype(arrays)
-
-    def starter(key: int, indices: List[int]) -> Callable[[], Handle]:
-        return lambda: _submit.submit(
-            _submit.ALLREDUCE,
-            f"{base}.{key}",
-            [_buffer(arrays[i], outs[i]) for i in indices],
-            op=operation.native,
-            prescale=prescale_factor,
-            postscale=postscale_factor,
-            process_set=number,
-            keep=(arrays, outs),
-        )
-
-    return _submit_groups([starter(key, indices) for key, indices in groups], lambda _: outs)
+    operation, number = which_op(op, average), set_number(process_set)
+    handles, _ = _submit.submit_by_dtype(
+        _submit.ALLREDUCE,
+        auto_name("grouped_allreduce", name, number),
+        [_buffer(array, out) for array, out in zip(arrays, outs)],
+        apart=operation == _basics.Adasum,
+        op=operation.native,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=number,
+        keep=(arrays, outs),
+    )
+    return Pending(handles, lambda _: outs)
 
 
 def grouped_allreduce(
@@ -325,31 +299,18 @@ def grouped_reducescatter_async(
     arrays = [_array(tensor) for tensor in tensors]
     for array in arrays:
         _need_rows("grouped_reducescatter", array)
-    operation = which_op(op, None)
-    base = auto_name("grouped_reducescatter", name, set_number(process_set))
     number = set_number(process_set)
-    groups = _by_dtype(arrays)
-
-    def starter(key: int, indices: List[int]) -> Callable[[], Handle]:
-        return lambda: _submit.submit(
-            _submit.REDUCESCATTER,
-            f"{base}.{key}",
-            [_buffer(arrays[i]) for i in indices],
-            op=operation.native,
-            prescale=prescale_factor,
-            postscale=postscale_factor,
-            process_set=number,
-            keep=arrays,
-        )
-
-    def finish(handles: List[Handle]) -> List[np.ndarray]:
-        outs: List[Any] = [None] * len(arrays)
-        for handle, (_, indices) in zip(handles, groups):
-            for at, i in enumerate(indices):
-                outs[i] = _result(handle, arrays[i], at)
-        return outs
-
-    return _submit_groups([starter(key, indices) for key, indices in groups], finish)
+    handles, groups = _submit.submit_by_dtype(
+        _submit.REDUCESCATTER,
+        auto_name("grouped_reducescatter", name, number),
+        [_buffer(array) for array in arrays],
+        op=which_op(op, None).native,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=number,
+        keep=arrays,
+    )
+    return Pending(handles, lambda _: _submit.in_order(handles, groups, lambda handle, i, at: _result(handle, arrays[i], at)))
 
 
 def grouped_reducescatter(

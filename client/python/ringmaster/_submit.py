@@ -5,7 +5,7 @@
 """
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _core
 
@@ -167,3 +167,39 @@ def submit(
     number = ctypes.c_uint64()
     _core.check(_core.library().rm_submit(ctypes.byref(collective), ctypes.byref(number)))
     return Handle(number.value, keep)
+
+
+def submit_by_dtype(
+    kind: int, base: str, buffers: Sequence[Buffer], *, apart: bool = False, **options: Any
+) -> Tuple[List[Handle], List[List[int]]]:
+    """Starts one collective for the buffers of each dtype, in an order that is the same on all ranks. All or none: what has begun when
+    one cannot begin is abandoned.
+
+    Args:
+        kind: ALLREDUCE or REDUCESCATTER.
+        base: they are called `base.<number of the dtype>`.
+        buffers: of any dtypes.
+        apart: one for each buffer, called `base.<index>`: Adasum looks at whole tensors, packed ones would be one.
+        options: as in `submit`.
+
+    Returns:
+        The handles, and for each the indices of its buffers.
+    """
+    groups: Dict[int, List[int]] = {}
+    for index, buffer in enumerate(buffers):
+        groups.setdefault(index if apart else buffer.dtype, []).append(index)
+    handles: List[Handle] = []
+    try:
+        for key, indices in sorted(groups.items()):
+            handles.append(submit(kind, f"{base}.{key}", [buffers[index] for index in indices], **options))
+    except BaseException:
+        for handle in handles:
+            handle.release()
+        raise
+    return handles, [indices for _, indices in sorted(groups.items())]
+
+
+def in_order(handles: Sequence[Handle], groups: Sequence[Sequence[int]], result: Callable[[Handle, int, int], Any]) -> List[Any]:
+    """The results of what `submit_by_dtype` began, in the order of the tensors; result(handle, the tensor's index, its place there)."""
+    found = {i: result(handle, i, at) for handle, indices in zip(handles, groups) for at, i in enumerate(indices)}
+    return [found[i] for i in range(len(found))]

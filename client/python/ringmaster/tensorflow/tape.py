@@ -88,20 +88,19 @@ def DistributedGradientTape(
     Raises:
         ValueError: an argument that cannot be.
     """
-    return _distribute(
+    return PartialDistributedGradientTape(
         gradtape,
-        Reduction(
-            "DistributedGradientTape",
-            None,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            num_groups,
-            groups,
-            process_set,
-            scale_local_gradients,
-        ),
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        None,
+        scale_local_gradients,
     )
 
 

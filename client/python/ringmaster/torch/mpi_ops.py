@@ -1,53 +1,14 @@
 """The asynchronous collectives on tensors, and those in place. The module is called as Horovod's is, of which it has all names."""
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
 
 from .. import _core, _ops, _submit
-from .._basics import (  # noqa: F401
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    auto_name,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    progress,
-    rank,
-    report,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-    which_op,
-)
+from .._basics import Adasum, Average, Sum, auto_name, which_op
+from .._common import *  # noqa: F403
 from .._core import InvalidError
-from ..exceptions import HorovodInternalError  # noqa: F401
-from ..process_sets import (  # noqa: F401
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-    set_number,
-)
+from ..process_sets import ProcessSet, global_process_set, set_number
 from . import _memory
 
 
@@ -86,29 +47,6 @@ def synchronize(handle: Handle) -> Any:
 # ---- all-reduce --------------------------------------------------------------------------------------------------------
 
 
-def _groups(tensors: Sequence[torch.Tensor], one_by_one: bool) -> List[Tuple[int, List[int]]]:
-    """Which tensors make up a request: those of one dtype, in an order that is the same on all ranks."""
-    if one_by_one:
-        return [(index, [index]) for index in range(len(tensors))]
-    found: dict = {}
-    for index, tensor in enumerate(tensors):
-        found.setdefault(_memory.CODES[tensor.dtype], []).append(index)
-    return sorted(found.items())
-
-
-def _start_all(starters: Sequence[Callable[[], _submit.Handle]], finish: Callable[[List[_submit.Handle]], Any]) -> Handle:
-    """All or none: what has begun when one cannot begin is abandoned."""
-    handles: List[_submit.Handle] = []
-    try:
-        for start in starters:
-            handles.append(start())
-    except BaseException:
-        for handle in handles:
-            handle.release()
-        raise
-    return Handle(handles, finish)
-
-
 def _allreduce_async(
     kind: str,
     tensors: Sequence[torch.Tensor],
@@ -130,22 +68,20 @@ def _allreduce_async(
         host if in_place else output if output.device.type == "cpu" else _memory.empty_on_host(output)
         for host, output in zip(hosts, outputs)
     ]
-    base = auto_name(kind, name, number)
-
-    def starter(key: int, indices: List[int]) -> Callable[[], _submit.Handle]:
-        return lambda: _submit.submit(
-            _submit.ALLREDUCE,
-            base if kind == "allreduce" else f"{base}.{key}",
-            [_memory.buffer(hosts[i], targets[i]) for i in indices],
-            op=operation.native,
-            prescale=prescale,
-            postscale=postscale,
-            process_set=number,
-            keep=(hosts, targets, outputs),
-        )
-
-    starters = [starter(key, indices) for key, indices in _groups(tensors, operation == Adasum)]
-    return _start_all(starters, lambda _: finish(_memory.bring_back(targets, outputs)))
+    buffers = [_memory.buffer(host, target) for host, target in zip(hosts, targets)]
+    options: Dict[str, Any] = {
+        "op": operation.native,
+        "prescale": prescale,
+        "postscale": postscale,
+        "process_set": number,
+        "keep": (hosts, targets, outputs),
+    }
+    full_name = auto_name(kind, name, number)
+    if kind == "allreduce":
+        handles = [_submit.submit(_submit.ALLREDUCE, full_name, buffers, **options)]
+    else:
+        handles, _ = _submit.submit_by_dtype(_submit.ALLREDUCE, full_name, buffers, apart=operation == Adasum, **options)
+    return Handle(handles, lambda _: finish(_memory.bring_back(targets, outputs)))
 
 
 def _first(tensors: List[torch.Tensor]) -> torch.Tensor:
@@ -358,29 +294,18 @@ def _scatter_async(
         _memory.check_rows(kind, tensor)
     operation, number = which_op(op, None), set_number(process_set)
     hosts = [_memory.on_host(tensor) for tensor in tensors]
-    base = auto_name(kind, name, number)
-    groups = _groups(tensors, False)
+    buffers = [_memory.buffer(host) for host in hosts]
+    options: Dict[str, Any] = {"op": operation.native, "prescale": prescale, "postscale": postscale, "process_set": number, "keep": hosts}
+    full_name = auto_name(kind, name, number)
+    if kind == "reducescatter":
+        handles, groups = [_submit.submit(_submit.REDUCESCATTER, full_name, buffers, **options)], [[0]]
+    else:
+        handles, groups = _submit.submit_by_dtype(_submit.REDUCESCATTER, full_name, buffers, **options)
 
-    def starter(key: int, indices: List[int]) -> Callable[[], _submit.Handle]:
-        return lambda: _submit.submit(
-            _submit.REDUCESCATTER,
-            base if kind == "reducescatter" else f"{base}.{key}",
-            [_memory.buffer(hosts[i]) for i in indices],
-            op=operation.native,
-            prescale=prescale,
-            postscale=postscale,
-            process_set=number,
-            keep=hosts,
-        )
+    def results(_: List[_submit.Handle]) -> Any:
+        return finish(_submit.in_order(handles, groups, lambda handle, i, at: _memory.result(handle, tensors[i], at)))
 
-    def results(handles: List[_submit.Handle]) -> Any:
-        outputs: List[Any] = [None] * len(tensors)
-        for handle, (_, indices) in zip(handles, groups):
-            for at, i in enumerate(indices):
-                outputs[i] = _memory.result(handle, tensors[i], at)
-        return finish(outputs)
-
-    return _start_all([starter(key, indices) for key, indices in groups], results)
+    return Handle(handles, results)
 
 
 def reducescatter_async(
