@@ -86,13 +86,6 @@ int io_sync_dir(const char *path, struct error *e)
     return fs_sync_dir(path, e);
 }
 
-int io_make_dir(const char *path, struct error *e)
-{
-    if (failed("mkdir", path) || (mkdir(path, 0755) != 0 && errno != EEXIST))
-        return error_errno(e, "make directory %s", path);
-    return 0;
-}
-
 int io_remove(const char *path, struct error *e)
 {
     if (failed("unlink", path) || (unlink(path) != 0 && errno != ENOENT))
@@ -154,12 +147,6 @@ int io_link_file(const char *dir, const char *name, const char *unique, const ch
     if (io_remove(tmp, e) != 0)
         return -1;
     return io_sync_dir(dir, e);
-}
-
-int io_read_file(const char *dir, const char *name, size_t max, char **ret_text, size_t *ret_len, struct error *e)
-{
-    auto_free char *path = fs_join(dir, name);
-    return fs_read(path, max, ret_text, ret_len, e);
 }
 
 int io_each_entry(const char *path, io_entry_fn *fn, void *ctx, struct error *e)

@@ -20,16 +20,12 @@ MUST_CHECK int io_write(int fd, const char *path, const void *bytes, size_t len,
 MUST_CHECK int io_finish(int fd /* closed in any case */, const char *path, struct error *e); /* fdatasync and close */
 MUST_CHECK int io_rename(const char *from, const char *to, struct error *e);
 MUST_CHECK int io_sync_dir(const char *path, struct error *e);
-MUST_CHECK int io_make_dir(const char *path, struct error *e); /* there already is fine; the parent is not synced */
 MUST_CHECK int io_remove(const char *path, struct error *e);   /* absent is fine */
 
 /* dir/name with this content, replacing what was there: old or new, never half. */
 MUST_CHECK int io_write_file(const char *dir, const char *name, const char *text, struct error *e);
 /* The same by link(2): ERROR_CONFLICT when somebody has made it already. `unique` keeps two writers' temporary files apart. */
 MUST_CHECK int io_link_file(const char *dir, const char *name, const char *unique, const char *text, struct error *e);
-
-/* At most `max` bytes of dir/name, NUL after. */
-MUST_CHECK int io_read_file(const char *dir, const char *name, size_t max, char **ret_text, size_t *ret_len, struct error *e);
 
 /* Calls fn for every name in a directory that does not begin with a dot, in no order; a directory that is not there has none. */
 typedef int io_entry_fn(void *ctx, const char *name, struct error *e);

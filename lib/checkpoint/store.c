@@ -1,52 +1,48 @@
 /* store.c — what is on the volume: names, scans, markers. Reading a step is in read.c. */
 #include "checkpoint/store.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fault.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "checkpoint/io.h"
 
 #define GENERATIONS_MAX 100000
 #define BASE_MAX_BYTES (1u << 20)
 
-int store_init(struct store *s, const char *volume, const char *job_uid, struct error *e)
+int store_init(struct store *s, const char *place, const char *job_uid, const char *scratch, struct error *e)
 {
-    if (!layout_uid_ok(job_uid))
-        return error_set(e, ERROR_INVALID, "job UID \"%.80s\" cannot name a directory: expected at most 63 of [A-Za-z0-9_.-]", job_uid);
-    *s = (struct store){ .root = fs_join(volume, job_uid) };
-    s->epochs = fs_join(s->root, LAYOUT_EPOCHS);
+    struct volume *volume;
+    if (volume_open(place, job_uid, scratch, &volume, e) != 0)
+        return -1;
+    *s = (struct store){ .volume = volume };
     (void)snprintf(s->job, sizeof(s->job), "%s", job_uid);
     return 0;
 }
 
 void store_release(struct store *s)
 {
-    free(s->root);
-    free(s->epochs);
-    *s = (struct store){ .root = NULL };
+    volume_close(s->volume);
+    *s = (struct store){ .volume = NULL };
 }
 
 void store_generation_path(const struct store *s, const struct generation *g, char **ret_path)
 {
     char name[LAYOUT_NAME_MAX];
     layout_generation(g, name);
-    *ret_path = fs_join(s->root, name);
+    *ret_path = fs_join(s->volume->name, name);
+}
+
+char *store_path(const struct generation *g, const char *name)
+{
+    char dir[LAYOUT_NAME_MAX];
+    layout_generation(g, dir);
+    return fs_join(dir, name);
 }
 
 /* ---- scan ------------------------------------------------------------------------------------------------------------- */
-
-static bool has(const char *dir, const char *name)
-{
-    auto_free char *path = fs_join(dir, name);
-    return access(path, F_OK) == 0;
-}
 
 struct scanning {
     const struct store *s;
@@ -63,15 +59,13 @@ static int scan_generation(void *ctx, const char *name, struct error *e)
     if (!layout_generation_parse(name, &found.generation))
         return 0; /* not ours */
     if (w->scan.count == GENERATIONS_MAX)
-        return error_set(e, ERROR_LIMIT, "%s holds more than %d checkpoints: remove old ones by hand", w->s->root, GENERATIONS_MAX);
-    auto_free char *dir = fs_join(w->s->root, name);
-    if (has(dir, LAYOUT_COMMIT))
-        found.state = GENERATION_COMMITTED;
-    else if (has(dir, LAYOUT_RETIRED))
-        found.state = GENERATION_RETIRED;
-    else if (has(dir, LAYOUT_ABORTED))
-        found.state = GENERATION_ABORTED;
-    found.bad = has(dir, LAYOUT_BAD);
+        return error_set(e, ERROR_LIMIT, "%s holds more than %d checkpoints: remove old ones by hand", w->s->volume->name, GENERATIONS_MAX);
+    static const char *const MARKERS[] = { LAYOUT_COMMIT, LAYOUT_RETIRED, LAYOUT_ABORTED, LAYOUT_BAD };
+    bool there[COUNT(MARKERS)];
+    if (w->s->volume->ops->has(w->s->volume, name, MARKERS, COUNT(MARKERS), there, e) != 0)
+        return -1;
+    found.state = there[0] ? GENERATION_COMMITTED : there[1] ? GENERATION_RETIRED : there[2] ? GENERATION_ABORTED : GENERATION_OPEN;
+    found.bad = there[3];
     if (w->scan.count == w->cap) {
         w->cap = w->cap > 0 ? w->cap * 2 : 32;
         w->scan.generations = xrealloc(w->scan.generations, w->cap, sizeof(*w->scan.generations));
@@ -118,12 +112,13 @@ static void scan_lineage(struct scanning *w)
         auto_free char *text = NULL;
         size_t len;
         layout_base(w->bases[i], name);
-        if (io_read_file(w->s->epochs, name, BASE_MAX_BYTES, &text, &len, &e) == 0 &&
+        auto_free char *path = fs_join(LAYOUT_EPOCHS, name);
+        if (w->s->volume->ops->read(w->s->volume, path, BASE_MAX_BYTES, &text, &len, &e) == 0 &&
             base_decode(text, len, w->s->job, w->bases[i], &w->scan.lineage, &e) == 0)
             return;
         if (w->scan.damage.kind == ERROR_NONE) {
             w->scan.damage = e;
-            (void)error_wrap(&w->scan.damage, "%s", name);
+            (void)error_wrap(&w->scan.damage, "%s", path);
         }
     }
 }
@@ -131,7 +126,7 @@ static void scan_lineage(struct scanning *w)
 int store_scan(const struct store *s, struct store_scan *ret_scan, struct error *e)
 {
     struct scanning w = { .s = s };
-    if (io_each_entry(s->root, scan_generation, &w, e) != 0 || io_each_entry(s->epochs, scan_epoch, &w, e) != 0) {
+    if (s->volume->ops->list(s->volume, "", scan_generation, &w, e) != 0 || s->volume->ops->list(s->volume, LAYOUT_EPOCHS, scan_epoch, &w, e) != 0) {
         store_scan_release(&w.scan);
         return -1;
     }
@@ -151,7 +146,7 @@ void store_scan_release(struct store_scan *scan)
 int store_newest_claim(const struct store *s, uint64_t *ret_epoch, struct error *e)
 {
     struct scanning w = { .s = s };
-    if (io_each_entry(s->epochs, scan_epoch, &w, e) != 0)
+    if (s->volume->ops->list(s->volume, LAYOUT_EPOCHS, scan_epoch, &w, e) != 0)
         return -1;
     *ret_epoch = w.scan.newest_claim;
     return 0;
@@ -161,35 +156,23 @@ int store_newest_claim(const struct store *s, uint64_t *ret_epoch, struct error 
 
 int store_mark(const struct store *s, const struct generation *g, const char *marker, const char *reason, struct error *e)
 {
-    auto_free char *dir = NULL, *unique = xasprintf("%ld", (long)getpid());
+    auto_free char *path = store_path(g, marker), *unique = xasprintf("%ld", (long)getpid());
     auto_free char *text = xasprintf("%s\n", reason);
-    store_generation_path(s, g, &dir);
-    if (io_link_file(dir, marker, unique, text, e) == 0)
+    if (s->volume->ops->create(s->volume, path, unique, text, e) == 0)
         return 0;
     return e->kind == ERROR_CONFLICT ? 0 : -1;
 }
 
-/* ---- what goes -------------------------------------------------------------------------------------------------------- */
-
 int store_retire(const struct store *s, const struct generation *g, struct error *e)
 {
-    auto_free char *dir = NULL;
-    store_generation_path(s, g, &dir);
-    auto_free char *from = fs_join(dir, LAYOUT_COMMIT), *to = fs_join(dir, LAYOUT_RETIRED);
-    if (io_rename(from, to, e) != 0)
-        return -1;
-    return io_sync_dir(dir, e);
+    char dir[LAYOUT_NAME_MAX];
+    layout_generation(g, dir);
+    return s->volume->ops->move(s->volume, dir, LAYOUT_COMMIT, LAYOUT_RETIRED, e);
 }
 
-/* First out of the way in one step, so that a removal that is cut short leaves nothing that looks like a generation. */
 int store_remove(const struct store *s, const struct generation *g, struct error *e)
 {
-    auto_free char *dir = NULL;
-    store_generation_path(s, g, &dir);
-    auto_free char *gone = xasprintf("%s" LAYOUT_TMP, dir);
-    if (io_rename(dir, gone, e) != 0)
-        return -1;
-    if ((errno = fault("remove", gone)) != 0)
-        return error_errno(e, "remove %s", gone);
-    return fs_remove_tree(gone, e);
+    char dir[LAYOUT_NAME_MAX];
+    layout_generation(g, dir);
+    return s->volume->ops->remove_dir(s->volume, dir, e);
 }

@@ -1,8 +1,8 @@
 /*
  * store.h — the checkpoints of one job on a volume. Layout and order of the writes: docs/internals/checkpoint.md.
  *
- * A store holds two strings and no state: what counts is on the volume. Every call blocks on the disk: in the sidecar it belongs
- * on a checkpoint thread. Calls from several threads and machines at once are safe by the protocol (names with nonces, link(2)).
+ * A store holds a volume and a name and no state: what counts is on the volume. Every call blocks: in the sidecar it belongs on a
+ * checkpoint thread. Calls from several threads and machines at once are safe by the protocol (names with nonces, exclusive creation).
  * What the sidecars write, and when: sidecar/checkpoint/writer.h.
  */
 #ifndef CHECKPOINT_STORE_H
@@ -10,12 +10,12 @@
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/volume.h"
 
 #define STORE_EPOCH_FILES_KEPT 64 /* claims and bases of so many epochs stay and are looked at */
 
 struct store {
-    char *root;     /* <volume>/<job uid> */
-    char *epochs;   /* <root>/epochs */
+    struct volume *volume; /* its name is for messages: "/ckpt/<uid>" */
     char job[64];
 };
 
@@ -33,9 +33,11 @@ struct store_scan {
     struct error damage;    /* kind NONE, or why a newer one cannot: its checkpoints are in no history that is known */
 };
 
-MUST_CHECK int store_init(struct store *s, const char *volume, const char *job_uid, struct error *e);
+/* `place`: a directory or s3://BUCKET[/PREFIX]; `scratch` as in volume.h. */
+MUST_CHECK int store_init(struct store *s, const char *place, const char *job_uid, const char *scratch, struct error *e);
 void store_release(struct store *s);
-void store_generation_path(const struct store *s, const struct generation *g, char **ret_path /* owned */);
+void store_generation_path(const struct store *s, const struct generation *g, char **ret_path /* owned; with the volume's name */);
+char *store_path(const struct generation *g, const char *name); /* of a file in it, for the volume; owned */
 
 /* A store that nobody has written is empty, not an error. */
 MUST_CHECK int store_scan(const struct store *s, struct store_scan *ret_scan, struct error *e);
@@ -47,7 +49,11 @@ MUST_CHECK int store_newest_claim(const struct store *s, uint64_t *ret_epoch /* 
 /* The reader's rule without reading the images: COMMIT, the MANIFEST that it names, every file's size. */
 MUST_CHECK int store_check(const struct store *s, const struct generation *g, struct step_key *ret_key,
                            struct manifest_entry **ret_entries, struct error *e);
-/* Image `rank` of the `world` that saved it, every byte read against the checksums. The descriptor is at 0. ERROR_INVALID: damaged. */
+/* Every byte of an image, against its checksums; the pieces go to fn (NULL: nowhere) as they come, and are known to be right only at
+ * the end. ret_fd (or NULL): a descriptor at 0. ERROR_INVALID: damaged, and where. */
+MUST_CHECK int store_read_image(const struct store *s, const struct step_key *key, const struct manifest_entry *entries, int32_t rank,
+                                volume_bytes_fn *fn, void *ctx, int *ret_fd, struct error *e);
+/* Image `rank` of the `world` that saved it: store_check and store_read_image in one. */
 MUST_CHECK int store_open_image(const struct store *s, const struct generation *g, int32_t rank, int32_t world, int *ret_fd,
                                 uint64_t *ret_bytes, struct error *e);
 

@@ -34,7 +34,7 @@ int checkpoint_new(struct loop *loop, const struct checkpoint_options *options, 
     c->keep_last = options->keep_last;
     c->saver.image_fd = -1;
     c->has_volume = options->volume != NULL && options->volume[0] != '\0';
-    if ((c->has_volume && store_init(&c->store, options->volume, options->job_uid, e) != 0) || saver_open(c, e) != 0 ||
+    if ((c->has_volume && store_init(&c->store, options->volume, options->job_uid, options->memory, e) != 0) || saver_open(c, e) != 0 ||
         committer_open(c, e) != 0) {
         checkpoint_free(c);
         return -1;

@@ -90,7 +90,7 @@ static int settle(const struct store *s, struct claim *claim, bool claimed, stru
     if (store_scan(s, &scan, e) != 0)
         return -1;
     if (scan.damage.kind != ERROR_NONE)
-        log_warn_from("base of an epoch cannot be read, its checkpoints are not used", &scan.damage, KV("dir", s->epochs));
+        log_warn_from("base of an epoch cannot be read, its checkpoints are not used", &scan.damage, KV("dir", s->volume->name));
     lineage_adopt(&claim->known, &scan.lineage);
     if (claimed)
         for (size_t i = 0; i < scan.count; i++)
@@ -155,7 +155,7 @@ int claim_run(const struct store *s, struct claim *claim, uint64_t *claimed_epoc
         claimed = false;
     }
     if (s != NULL && !claimed)
-        log_warn_from("checkpoint volume is full: this round saves in memory only until there is room", e, KV("dir", s->root));
+        log_warn_from("checkpoint volume is full: this round saves in memory only until there is room", e, KV("dir", s->volume->name));
     if (claimed)
         *claimed_epoch = claim->fence;
     return 0;

@@ -116,11 +116,11 @@ static char *memory_uri(struct checkpoint_id id)
     return xasprintf("memory:step-%" PRId64, id.step);
 }
 
-static char *volume_uri(const struct checkpoint *c, const struct generation *g)
+static char *step_uri(const struct checkpoint *c, const struct generation *g)
 {
-    auto_free char *path = NULL;
-    store_generation_path(&c->store, g, &path);
-    return xasprintf("file://%s", path);
+    char name[LAYOUT_NAME_MAX];
+    layout_generation(g, name);
+    return volume_uri(c->store.volume, name);
 }
 
 /* ---- work on the volume, on the coordinator's thread -------------------------------------------------------------------- */
@@ -182,7 +182,7 @@ static void tidy_work(struct worker_job *job)
     if (v->c->committer.claimed_epoch != lineage_head(&v->lineage))
         return; /* the epoch is not ours, or the job is older than the claim */
     if (store_tidy(&v->c->store, &v->lineage, v->c->keep_last, is_busy, v, &v->error) != 0)
-        log_warn_from("old checkpoints not removed", &v->error, KV("dir", v->c->store.root));
+        log_warn_from("old checkpoints not removed", &v->error, KV("dir", v->c->store.volume->name));
 }
 
 static void tidy(struct checkpoint *c)
@@ -249,7 +249,7 @@ static void commit_done(struct worker_job *job)
     if (t == NULL)
         return;
     if (v->result == 0)
-        committed(c, t, volume_uri(c, &v->key.generation));
+        committed(c, t, step_uri(c, &v->key.generation));
     else
         abort_step(c, t, v->error.text);
     tidy(c);
@@ -280,7 +280,7 @@ static void prepare_done(struct worker_job *job)
     }
     t->generation = v->key.generation;
     if (v->committed) {
-        committed(c, t, volume_uri(c, &v->key.generation));
+        committed(c, t, step_uri(c, &v->key.generation));
         return;
     }
     set_state(c, t, TALLY_VOTING);
@@ -478,7 +478,7 @@ static void claim_done(struct worker_job *job)
         k->lineage = j->claim.known;
         k->dead = (struct checkpoint_id){ 0, 0 };
         if (base->found && j->claim.ret_on_volume && decided(c, id) == NULL) {
-            auto_free char *uri = xasprintf("file://%s", c->store.root);
+            auto_free char *uri = volume_uri(c->store.volume, "");
             (void)decide(c, id, base->world, uri);
         }
         drop_tallies(c, base);

@@ -42,7 +42,7 @@ static int open_base(const struct store *s, const struct image_job *j, int *ret_
             log_warn_from("damaged checkpoint not marked", &why, KVI("step", id.step));
         return -1;
     }
-    return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank and not committed in %s", id.step, s->root);
+    return error_set(e, ERROR_NOT_FOUND, "checkpoint of step %" PRId64 " is in no slot of this rank and not committed in %s", id.step, s->volume->name);
 }
 
 static void image_work(struct worker_job *job)

@@ -456,7 +456,7 @@ static void look_work(struct worker_job *job)
     auto_scan struct store_scan scan = { .generations = NULL };
     struct error e = ERROR_INIT;
     if (store_scan(&j->c->store, &scan, &e) != 0) {
-        log_warn_from("checkpoint volume cannot be read", &e, KV("dir", j->c->store.root));
+        log_warn_from("checkpoint volume cannot be read", &e, KV("dir", j->c->store.volume->name));
         return;
     }
     for (size_t i = 0; i < scan.count && j->count < COMMITTED_MAX / 2; i++) {

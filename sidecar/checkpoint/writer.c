@@ -1,16 +1,14 @@
 /* writer.c — epochs, directories of generations, and what may go. Writing a step is in persist.c. */
 #include "sidecar/checkpoint/writer.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/crypto.h"
-#include "base/fault.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "checkpoint/io.h"
 
 /* ---- epochs ----------------------------------------------------------------------------------------------------------- */
 
@@ -28,20 +26,18 @@ int store_claim(const struct store *s, uint64_t epoch, const char *member, const
 {
     char name[LAYOUT_NAME_MAX];
     layout_claim(epoch, name);
-    if ((errno = fault("mkdir", s->epochs)) != 0)
-        return error_errno(e, "make directory %s", s->epochs);
-    if (fs_mkdirs(s->epochs, 0755, e) != 0 || io_sync_dir(s->root, e) != 0)
+    if (s->volume->ops->make_dir(s->volume, LAYOUT_EPOCHS, e) != 0)
         return -1;
-    auto_free char *text = claim_encode(s->job, epoch, member, nonce, world);
-    return io_link_file(s->epochs, name, nonce, text, e);
+    auto_free char *path = fs_join(LAYOUT_EPOCHS, name), *text = claim_encode(s->job, epoch, member, nonce, world);
+    return s->volume->ops->create(s->volume, path, nonce, text, e);
 }
 
 int store_base(const struct store *s, const char *nonce, int32_t world, const struct lineage *l, struct error *e)
 {
     char name[LAYOUT_NAME_MAX];
     layout_base(lineage_head(l), name);
-    auto_free char *text = base_encode(s->job, lineage_head(l), nonce, world, l);
-    return io_link_file(s->epochs, name, nonce, text, e);
+    auto_free char *path = fs_join(LAYOUT_EPOCHS, name), *text = base_encode(s->job, lineage_head(l), nonce, world, l);
+    return s->volume->ops->create(s->volume, path, nonce, text, e);
 }
 
 /* ---- generations ------------------------------------------------------------------------------------------------------ */
@@ -65,9 +61,9 @@ int store_prepare(const struct store *s, struct checkpoint_id id, struct generat
     if (crypto_random(nonce, sizeof(nonce), e) != 0)
         return -1;
     crypto_hex(nonce, sizeof(nonce), g.nonce);
-    auto_free char *path = NULL;
-    store_generation_path(s, &g, &path);
-    if (io_make_dir(path, e) != 0 || io_sync_dir(s->root, e) != 0)
+    char name[LAYOUT_NAME_MAX];
+    layout_generation(&g, name);
+    if (s->volume->ops->make_dir(s->volume, name, e) != 0)
         return -1;
     *ret_generation = g;
     *ret_committed = false;
@@ -77,44 +73,72 @@ int store_prepare(const struct store *s, struct checkpoint_id id, struct generat
 /* ---- what goes -------------------------------------------------------------------------------------------------------- */
 
 struct tidying {
-    const struct store *s;
+    const struct volume *volume;
     uint64_t head;
-    const char *dir; /* being looked through for leftovers */
+    const char *dir;    /* being looked through for leftovers */
+    char **gone;        /* names in it that go: removed when the listing is over */
+    size_t count, cap;
 };
+
+static void tidying_add(struct tidying *t, const char *name)
+{
+    if (t->count == t->cap) {
+        t->cap = t->cap > 0 ? t->cap * 2 : 16;
+        t->gone = xrealloc(t->gone, t->cap, sizeof(*t->gone));
+    }
+    t->gone[t->count++] = xstrdup(name);
+}
 
 /* A leftover of a generation that was being removed, or of the hint. */
 static int tidy_root(void *ctx, const char *name, struct error *e)
 {
-    const struct tidying *t = ctx;
+    struct tidying *t = ctx;
     struct generation g;
-    auto_free char *stem = xstrndup(name, strlen(name) - (layout_is_tmp(name) ? strlen(LAYOUT_TMP) : 0));
-    if (!layout_is_tmp(name) || (!layout_generation_parse(stem, &g) && strcmp(stem, LAYOUT_LATEST) != 0))
+    (void)e;
+    if (!t->volume->ops->is_leftover(name))
         return 0;
-    auto_free char *path = fs_join(t->s->root, name);
-    return fs_remove_tree(path, e);
+    auto_free char *stem = xstrndup(name, strlen(name) - strlen(LAYOUT_TMP));
+    if (layout_generation_parse(stem, &g) || strcmp(stem, LAYOUT_LATEST) == 0)
+        tidying_add(t, name);
+    return 0;
 }
 
 /* Half-written claims and bases, and those of epochs so old that no chain needs them. */
 static int tidy_epochs(void *ctx, const char *name, struct error *e)
 {
-    const struct tidying *t = ctx;
+    struct tidying *t = ctx;
     char stem[LAYOUT_NAME_MAX];
     uint64_t epoch;
+    (void)e;
     (void)snprintf(stem, sizeof(stem), "%.*s", (int)strcspn(name, "-"), name);
     bool known = layout_claim_parse(stem, &epoch) || layout_base_parse(stem, &epoch);
-    if (!known || epoch >= t->head || (!layout_is_tmp(name) && t->head - epoch <= STORE_EPOCH_FILES_KEPT))
-        return 0;
-    auto_free char *path = fs_join(t->s->epochs, name);
-    return io_remove(path, e);
+    if (known && epoch < t->head && (t->volume->ops->is_leftover(name) || t->head - epoch > STORE_EPOCH_FILES_KEPT))
+        tidying_add(t, name);
+    return 0;
 }
 
 static int tidy_committed(void *ctx, const char *name, struct error *e)
 {
-    const struct tidying *t = ctx;
-    if (!layout_is_tmp(name))
-        return 0;
-    auto_free char *path = fs_join(t->dir, name);
-    return io_remove(path, e);
+    struct tidying *t = ctx;
+    (void)e;
+    if (t->volume->ops->is_leftover(name))
+        tidying_add(t, name);
+    return 0;
+}
+
+static int tidy(const struct store *s, const char *dir, uint64_t head, volume_name_fn *choose, struct error *e)
+{
+    struct tidying t = { .volume = s->volume, .head = head, .dir = dir };
+    int result = s->volume->ops->list(s->volume, dir, choose, &t, e);
+    for (size_t i = 0; i < t.count; i++) {
+        auto_free char *path = dir[0] != '\0' ? fs_join(dir, t.gone[i]) : xstrdup(t.gone[i]);
+        bool is_dir = dir[0] == '\0' && t.gone[i][0] == 's';
+        if (result == 0)
+            result = is_dir ? s->volume->ops->remove_dir(s->volume, path, e) : s->volume->ops->remove(s->volume, path, e);
+        free(t.gone[i]);
+    }
+    free(t.gone);
+    return result;
 }
 
 static int carry_out(const struct store *s, const struct store_generation *g, enum retention_verdict verdict, uint64_t head, struct error *e)
@@ -122,10 +146,9 @@ static int carry_out(const struct store *s, const struct store_generation *g, en
     if (verdict == RETENTION_KEEP) {
         if (g->state != GENERATION_COMMITTED)
             return 0;
-        auto_free char *dir = NULL;
-        store_generation_path(s, &g->generation, &dir);
-        struct tidying t = { .s = s, .head = head, .dir = dir };
-        return io_each_entry(dir, tidy_committed, &t, e);
+        char dir[LAYOUT_NAME_MAX];
+        layout_generation(&g->generation, dir);
+        return tidy(s, dir, head, tidy_committed, e);
     }
     if (store_check_own(s, head, e) != 0)
         return -1;
@@ -150,8 +173,5 @@ int store_tidy(const struct store *s, const struct lineage *l, int32_t keep_last
     for (size_t i = scan.count; i-- > 0;)
         if (carry_out(s, &scan.generations[i], verdicts[i], head, e) != 0)
             return -1;
-    struct tidying t = { .s = s, .head = head };
-    if (io_each_entry(s->root, tidy_root, &t, e) != 0)
-        return -1;
-    return io_each_entry(s->epochs, tidy_epochs, &t, e);
+    return tidy(s, "", head, tidy_root, e) != 0 ? -1 : tidy(s, LAYOUT_EPOCHS, head, tidy_epochs, e);
 }

@@ -49,7 +49,7 @@ static int save(const char *volume, const char *uid, int64_t step, int32_t world
     struct claim claim = { .fence = 0x100000001, .world = world, .member = "chief-0", .by_rank = none };
     struct step_key key = { .world = world };
     (void)snprintf(key.job, sizeof(key.job), "%s", uid);
-    if (store_init(&s, volume, uid, e) != 0 || claim_run(&s, &claim, &claimed, nonce, e) != 0 ||
+    if (store_init(&s, volume, uid, NULL, e) != 0 || claim_run(&s, &claim, &claimed, nonce, e) != 0 ||
         store_prepare(&s, (struct checkpoint_id){ claim.fence, step }, &key.generation, &committed, e) != 0)
         return -1;
     for (int32_t rank = 0; rank < world; rank++)

@@ -421,7 +421,7 @@ static inline struct store group_store_of(struct group *g)
 {
     struct store s;
     struct error e = ERROR_INIT;
-    MUST(store_init(&s, g->volume, GROUP_UID, &e) == 0);
+    MUST(store_init(&s, g->volume, GROUP_UID, NULL, &e) == 0);
     return s;
 }
 

@@ -133,7 +133,7 @@ Test(checkpoint, a_step_that_lacks_only_commit_is_finished_by_another_number_of_
     struct error e = ERROR_INIT;
     group_init(&g, 3, true);
     cr_assert(group_form(&g, 0x100000001) && group_save(&g, 10, DATA));
-    cr_assert(store_init(&s, g.volume, GROUP_UID, &e) == 0 && store_scan(&s, &scan, &e) == 0 && scan.count == 1);
+    cr_assert(store_init(&s, g.volume, GROUP_UID, NULL, &e) == 0 && store_scan(&s, &scan, &e) == 0 && scan.count == 1);
     auto_free char *dir = NULL;
     store_generation_path(&s, &scan.generations[0].generation, &dir);
     auto_free char *commit = fs_join(dir, LAYOUT_COMMIT);
@@ -157,7 +157,7 @@ Test(checkpoint, damage_in_an_image_that_another_rank_reads_costs_the_step, .tim
     char name[LAYOUT_NAME_MAX];
     group_init(&g, 3, true);
     cr_assert(group_form(&g, 0x100000001) && group_save(&g, 10, DATA) && group_save(&g, 20, DATA));
-    cr_assert(store_init(&s, g.volume, GROUP_UID, &e) == 0 && store_scan(&s, &scan, &e) == 0);
+    cr_assert(store_init(&s, g.volume, GROUP_UID, NULL, &e) == 0 && store_scan(&s, &scan, &e) == 0);
     auto_free char *dir = NULL;
     store_generation_path(&s, &scan.generations[0].generation, &dir);
     layout_shard(2, name);

@@ -32,7 +32,7 @@ static void bench_init(struct bench *b)
     (void)snprintf(b->dir, sizeof(b->dir), "/dev/shm/rm-store-XXXXXX");
     cr_assert(mkdtemp(b->dir) != NULL);
     auto_free char *volume = fs_join(b->dir, "volume");
-    cr_assert(store_init(&b->store, volume, GROUP_UID, &e) == 0);
+    cr_assert(store_init(&b->store, volume, GROUP_UID, NULL, &e) == 0);
 }
 
 static void bench_release(struct bench *b)
@@ -250,7 +250,7 @@ Test(store, of_two_that_claim_one_epoch_one_gets_it, .timeout = 60)
     auto_free char *text = NULL;
     size_t len;
     layout_claim(7, name);
-    auto_free char *path = fs_join(b.store.epochs, name);
+    auto_free char *path = xasprintf("%s/" LAYOUT_EPOCHS "/%s", b.store.volume->name, name);
     cr_assert(fs_read(path, 4096, &text, &len, &e) == 0);
     cr_expect(claim_check(text, len, GROUP_UID, 7, "0123456789abcdef0123456789abcdef", &e) == 0, "%s", e.text);
     cr_expect(claim_check(text, len, GROUP_UID, 7, "f123456789abcdef0123456789abcdef", &e) != 0 && e.kind == ERROR_CONFLICT);
@@ -304,12 +304,12 @@ Test(store, two_jobs_in_one_directory_do_not_see_each_other, .timeout = 60)
     bench_init(&b);
     cr_assert(claim(&b, EPOCH, &c, &e) == 0 && save(&b, EPOCH, 10, &e) == 0);
     auto_free char *volume = fs_join(b.dir, "volume");
-    cr_assert(store_init(&other, volume, "another-uid", &e) == 0);
+    cr_assert(store_init(&other, volume, "another-uid", NULL, &e) == 0);
     cr_assert(store_scan(&other, &scan, &e) == 0);
     cr_expect(scan.count == 0 && scan.newest_claim == 0);
     store_scan_release(&scan);
     store_release(&other);
-    cr_expect(store_init(&other, volume, "../evil", &e) != 0 && e.kind == ERROR_INVALID);
+    cr_expect(store_init(&other, volume, "../evil", NULL, &e) != 0 && e.kind == ERROR_INVALID);
     bench_release(&b);
 }
 
