@@ -82,10 +82,15 @@ static void print_failures(const struct job_status *status)
         char member[80], time[CLOCK_TEXT_MAX];
         job_member_name(f->role, f->index, member);
         clock_format(f->time_ms, time);
-        printf("  %s  %s  attempt %d round %d  %s", time, member, f->attempt, f->round, f->reason);
+        printf("  %s  %s", time, member);
+        if (f->rank.set)
+            printf(" (rank %lld)", (long long)f->rank.value);
+        printf("  attempt %d round %d  %s (%s)", f->attempt, f->round, f->reason, failure_class_name(f->class));
         if (f->has_exit)
             printf("  code %d", f->exit_code);
         puts("");
+        if (f->evidence[0])
+            printf("      evidence in %s\n", f->evidence);
     }
 }
 

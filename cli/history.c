@@ -147,6 +147,12 @@ static void failure_line(const struct history_failure *f, struct buf *lines)
         buf_addf(lines, ",\"resume_step\":%lld", (long long)f->resume_step);
     if (c->lost_steps.set)
         buf_addf(lines, ",\"lost_steps\":%lld", (long long)c->lost_steps.value);
+    if (c->rank.set)
+        buf_addf(lines, ",\"rank\":%lld", (long long)c->rank.value);
+    if (c->evidence[0]) {
+        buf_add(lines, ",\"evidence\":");
+        buf_add_json_string(lines, c->evidence);
+    }
     buf_addf(lines, ",\"started\":%lld,\"recovered\":%lld}\n", (long long)f->started_ms, (long long)f->recovered_ms);
 }
 
@@ -287,6 +293,9 @@ static void read_failure(struct history *h, const cJSON *tree)
     snprintf(cause.message, sizeof cause.message, "%s", json_text(tree, "message", ""));
     cause.lost_steps.set = cJSON_IsNumber(json_at(tree, "lost_steps"));
     cause.lost_steps.value = json_int(tree, "lost_steps", 0);
+    cause.rank.set = cJSON_IsNumber(json_at(tree, "rank"));
+    cause.rank.value = json_int(tree, "rank", 0);
+    snprintf(cause.evidence, sizeof cause.evidence, "%s", json_text(tree, "evidence", ""));
     struct history_failure *f = failure_find(h, &cause);
     if (!f)
         f = failure_add(h, &cause);

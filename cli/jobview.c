@@ -19,7 +19,7 @@
 static const char *plain(const char *text, char *ret, size_t size)
 {
     snprintf(ret, size, "%s", text);
-    output_make_text(ret);
+    text_make_plain(ret);
     for (char *p = ret; *p; p++)
         if (*p == '\n' || *p == '\t')
             *p = ' ';
@@ -81,7 +81,7 @@ static void job_row(const cJSON *job, int ns_width, int name_width, const struct
         line_textf(&l, "%-*.*s  ", ns_width, ns_width, kube_namespace(job));
     line_textf(&l, "%-*.*s  ", name_width, name_width, kube_name(job));
     snprintf(text, sizeof text, "%-10.20s", phase);
-    output_make_text(text);
+    text_make_plain(text);
     line_colored(&l, view_phase_color(phase), text);
     line_textf(&l, "  %-9.20s  %8lld  %15s  %5s", plain(json_text(job, "status.ready", "-"), text, sizeof text),
                (long long)json_int(job, "status.restarts", 0), step, age(time_at(job, "metadata.creationTimestamp"), now_ms, old));
@@ -300,7 +300,7 @@ static const char *last_line(const char *text, char *ret, size_t size)
 
 static void failures_format(const struct job_status *status, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char member[80], old[24], reason[64], node[128], tail[1024], message[1024];
+    char member[80], old[24], reason[64], node[128], tail[1024], message[1024], evidence[256];
     if (status->failure_count)
         heading("Failures:", style, out);
     for (size_t i = 0; i < status->failure_count; i++) {
@@ -308,6 +308,8 @@ static void failures_format(const struct job_status *status, const struct view_s
         job_member_name(f->role, f->index, member);
         struct line l = line_start(out, style->width, style->color);
         line_textf(&l, "  %5s  %-12s  attempt %d round %d  ", age(f->time_ms, now_ms, old), member, f->attempt, f->round);
+        if (f->rank.set)
+            line_textf(&l, "rank %lld  ", (long long)f->rank.value);
         line_colored(&l, SGR_RED, plain(f->reason, reason, sizeof reason));
         line_textf(&l, " (%s)", failure_class_name(f->class));
         if (f->signal)
@@ -322,6 +324,11 @@ static void failures_format(const struct job_status *status, const struct view_s
         if (f->message[0]) {
             l = line_start(out, style->width, style->color);
             line_textf(&l, "         %s", plain(last_line(f->message, tail, sizeof tail), message, sizeof message));
+            line_end(&l);
+        }
+        if (f->evidence[0]) {
+            l = line_start(out, style->width, style->color);
+            line_textf(&l, "         evidence in %s", plain(f->evidence, evidence, sizeof evidence));
             line_end(&l);
         }
     }

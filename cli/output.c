@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 #define LINE_MAX_BYTES 16384 /* longer lines are handed on in pieces */
 #define TAIL_BYTES 1024
@@ -201,43 +202,11 @@ void output_drain(struct output *o)
     }
 }
 
-/* Bytes of the UTF-8 character at p, 0 when there is none. */
-static size_t character(const unsigned char *p)
-{
-    size_t n = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
-}
-
-void output_make_text(char *text)
-{
-    for (unsigned char *p = (unsigned char *)text; *p;) {
-        size_t n = character(p);
-        if (n == 0 || (*p < 0x20 && *p != '\n' && *p != '\t'))
-            *p = n == 0 ? '?' : ' ';
-        p += n ? n : 1;
-    }
-}
-
 void output_tail(const struct output *o, char *ret_text, size_t size)
 {
     ret_text[0] = '\0';
-    if (!o || size == 0)
-        return;
-    size_t len = o->tail_len;
-    while (len > 0 && (o->tail[len - 1] == '\n' || o->tail[len - 1] == '\r'))
-        len--;
-    size_t from = len > size - 1 ? len - (size - 1) : 0;
-    if (from > 0 || o->tail_len == TAIL_BYTES) { /* the first line is cut: begin with a whole one if there is one */
-        const char *newline = memchr(o->tail + from, '\n', len - from);
-        if (newline)
-            from = (size_t)(newline + 1 - o->tail);
-    }
-    memcpy(ret_text, o->tail + from, len - from);
-    ret_text[len - from] = '\0';
-    output_make_text(ret_text);
+    if (o && size > 0)
+        text_tail(o->tail, o->tail_len, o->tail_len == TAIL_BYTES, ret_text, size);
 }
 
 void output_free(struct output *o)

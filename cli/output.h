@@ -23,9 +23,6 @@ void output_drain(struct output *o);   /* the writer has ended: takes what is st
 void output_tail(const struct output *o, char *ret_text, size_t size); /* the last whole lines that fit */
 void output_free(struct output *o);    /* NULL is fine */
 
-/* Pure: what is no UTF-8 becomes "?", control characters blanks. In place. */
-void output_make_text(char *text);
-
 /* Pure: one raw line as it is handed on. */
 void output_clean(const char *raw, size_t len, struct buf *out);
 

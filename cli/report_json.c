@@ -32,6 +32,7 @@ static cJSON *failure_json(const struct history *h, const struct history_failure
     job_member_name(c->role, c->index, member);
     cJSON *o = json_object();
     json_put_text(o, "member", member);
+    json_put(o, "rank", number_or_null(c->rank.set, (double)c->rank.value));
     json_put_int(o, "attempt", c->attempt);
     json_put_int(o, "round", c->round);
     json_put_int(o, "time_ms", c->time_ms);
@@ -43,6 +44,8 @@ static cJSON *failure_json(const struct history *h, const struct history_failure
         json_put_int(o, "signal", c->signal);
     }
     json_put_text(o, "message", c->message);
+    if (c->evidence[0])
+        json_put_text(o, "evidence", c->evidence);
     int64_t lost = history_steps_lost(h, f);
     json_put(o, "steps_lost", number_or_null(lost >= 0, (double)lost));
     json_put(o, "step_before", number_or_null(f->step_before >= 0, (double)f->step_before));

@@ -295,3 +295,39 @@ const char *text_bytes(uint64_t bytes, char ret[TEXT_SIZE_MAX])
         (void)snprintf(ret, TEXT_SIZE_MAX, "%.1f %s", value, units[unit]);
     return ret;
 }
+
+/* Length of the UTF-8 character at p; 0: it is none. */
+static size_t character(const unsigned char *p)
+{
+    size_t n = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return n;
+}
+
+void text_make_plain(char *text)
+{
+    for (unsigned char *p = (unsigned char *)text; *p != '\0';) {
+        size_t n = character(p);
+        if (n == 0 || (*p < 0x20 && *p != '\n' && *p != '\t'))
+            *p = n == 0 ? '?' : ' ';
+        p += n > 0 ? n : 1;
+    }
+}
+
+void text_tail(const char *bytes, size_t len, bool cut, char *ret_text, size_t size)
+{
+    while (len > 0 && (bytes[len - 1] == '\n' || bytes[len - 1] == '\r'))
+        len--;
+    size_t from = len > size - 1 ? len - (size - 1) : 0;
+    const char *newline = from > 0 || cut ? memchr(bytes + from, '\n', len - from) : NULL;
+    if (newline != NULL)
+        from = (size_t)(newline + 1 - bytes);
+    for (size_t i = from; i < len; i++)
+        ret_text[i - from] = bytes[i] != '\0' ? bytes[i] : ' ';
+    ret_text[len - from] = '\0';
+    text_make_plain(ret_text);
+}

@@ -21,6 +21,11 @@ bool text_is_dns1123_subdomain(const char *text);
 bool text_is_env_name(const char *text);
 /* The nearest of names (NULL-terminated) within a third of its length by edit distance, case-insensitive, or NULL. */
 const char *text_nearest(const char *text, const char *const *names);
+/* Makes text printable in place: no control characters but line feeds and tabs, and what is no UTF-8 becomes '?'. */
+void text_make_plain(char *text);
+/* The end of `bytes` as plain text that fits `size`, without line ends at its end. What was cut off (here, or before: `cut`) leaves
+ * whole lines where there is one. */
+void text_tail(const char *bytes, size_t len, bool cut, char *ret_text, size_t size);
 /* "1.5 GiB", "312 KiB", "17 B". ret is borrowed back for printf. */
 #define TEXT_SIZE_MAX 24
 const char *text_bytes(uint64_t bytes, char ret[TEXT_SIZE_MAX]);

@@ -59,6 +59,9 @@ void restart_counters_of(const struct job_status *s, struct restart_counters *re
     ret->restarts_counted = s->restarts_counted;
     ret->disruptions = s->disruptions;
     ret->streak = s->streak;
+    ret->crashes = s->crashes;
+    ret->repeats = s->repeats;
+    ret->last_end = s->last_end;
     memcpy(&ret->window, &s->window, sizeof ret->window);
 }
 
@@ -68,16 +71,22 @@ void restart_counters_take(struct job_status *s, const struct restart_counters *
     s->restarts_counted = c->restarts_counted;
     s->disruptions = c->disruptions;
     s->streak = c->streak;
+    s->crashes = c->crashes;
+    s->repeats = c->repeats;
+    s->last_end = c->last_end;
     memcpy(&s->window, &c->window, sizeof s->window);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------------ */
 
-static const struct { const char *key; size_t at; } NUMBERS[] = {
-    { "restarts", offsetof(struct restart_counters, restarts) },
-    { "restarts_counted", offsetof(struct restart_counters, restarts_counted) },
-    { "disruptions", offsetof(struct restart_counters, disruptions) },
-    { "streak", offsetof(struct restart_counters, streak) },
+static const struct { const char *key; size_t at; bool omit_zero; } NUMBERS[] = {
+    { "restarts", offsetof(struct restart_counters, restarts), false },
+    { "restarts_counted", offsetof(struct restart_counters, restarts_counted), false },
+    { "disruptions", offsetof(struct restart_counters, disruptions), false },
+    { "streak", offsetof(struct restart_counters, streak), false },
+    { "crashes", offsetof(struct restart_counters, crashes), true },
+    { "repeats", offsetof(struct restart_counters, repeats), true },
+    { "last_end", offsetof(struct restart_counters, last_end), true },
 };
 #define NUMBER_COUNT (sizeof NUMBERS / sizeof NUMBERS[0])
 
@@ -85,8 +94,11 @@ cJSON *restart_counters_encode(const struct restart_counters *c)
 {
     cJSON *o = json_object(), *window = json_array();
 
-    for (size_t i = 0; i < NUMBER_COUNT; i++)
-        json_put_int(o, NUMBERS[i].key, *(const int32_t *)(const void *)((const char *)c + NUMBERS[i].at));
+    for (size_t i = 0; i < NUMBER_COUNT; i++) {
+        int32_t number = *(const int32_t *)(const void *)((const char *)c + NUMBERS[i].at);
+        if (number != 0 || !NUMBERS[i].omit_zero)
+            json_put_int(o, NUMBERS[i].key, number);
+    }
     for (int64_t i = 0; i < c->window.part_count; i++) {
         cJSON *part = json_object();
         json_put_int(part, "at_ms", c->window.parts[i].at_ms);

@@ -163,6 +163,8 @@ struct failure {
     char message[1024];                /* tail of the log or what the system said */
     int64_t time_ms;
     struct optional_int lost_steps;
+    struct optional_int rank;          /* in the ring */
+    char evidence[256];                /* directory with the stacks of every rank and the state of the ring; "" = none were taken */
 };
 
 enum checkpoint_wish { WISH_ANNOTATION, WISH_SUSPEND, WISH_SCALE };
@@ -189,6 +191,7 @@ struct job_status {
     int32_t round;                    /* newest in-place round of this attempt that was reported */
     int32_t restarts, restarts_counted, disruptions;
     int32_t streak;                   /* failures since the last progress: drives the back-off */
+    int32_t crashes, repeats, last_end; /* see restart_counters */
     struct restart_window window;     /* counted restarts; empty without restartWindowSeconds */
     int64_t next_restart_ms;          /* 0 = none pending */
     int64_t start_ms, completion_ms;  /* 0 = unset */

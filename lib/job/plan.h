@@ -27,6 +27,7 @@ void condition_clear(const struct training_job *job, struct job_status *status, 
                      int64_t now_ms, const char *reason, const char *fmt, ...) FORMAT(6, 7);
 bool condition_is(const struct job_status *status, enum condition_type type);
 
+void failure_set_rank(const struct training_job *job, struct failure *f); /* from its role and index */
 void failure_add(struct job_status *status, const struct failure *f); /* the oldest goes when the list is full */
 /* A node that later pods stay away from; node_count bounds the list by maxPercent where it is known. */
 void avoid_node(const struct training_job *job, struct job_status *status, const char *node, const char *reason,

@@ -65,6 +65,14 @@ void condition_clear(const struct training_job *job, struct job_status *status, 
     va_end(args);
 }
 
+void failure_set_rank(const struct training_job *job, struct failure *f)
+{
+    int32_t rank = job_rank(job, f->role, f->index);
+
+    f->rank.set = rank >= 0;
+    f->rank.value = rank >= 0 ? rank : 0;
+}
+
 void failure_add(struct job_status *status, const struct failure *f)
 {
     if (status->failure_count == JOB_FAILURES_KEPT) {
@@ -84,6 +92,9 @@ void failure_add(struct job_status *status, const struct failure *f)
     to->time_ms = f->time_ms;
     to->lost_steps.set = f->lost_steps.set;
     to->lost_steps.value = f->lost_steps.value;
+    to->rank.set = f->rank.set;
+    to->rank.value = f->rank.value;
+    text_set(to->evidence, sizeof to->evidence, f->evidence);
     text_set(to->pod, sizeof to->pod, f->pod);
     text_set(to->pod_uid, sizeof to->pod_uid, f->pod_uid);
     text_set(to->node, sizeof to->node, f->node);

@@ -44,6 +44,8 @@ static struct failure_event event_of(const struct pass *p, const struct candidat
         e.has_exit = true;
         e.exit_code = c->pod->exit_code;
         e.signal = c->pod->signal;
+        if (c->pod->started_ms > 0 && c->pod->finished_ms > c->pod->started_ms)
+            e.ran_ms = c->pod->finished_ms - c->pod->started_ms;
     }
     return e;
 }
@@ -196,9 +198,10 @@ static void record(struct pass *p, const struct candidate *c, const struct failu
         text_set(f.pod_uid, sizeof f.pod_uid, replaced ? c->pod->uid : "");
     }
     f.lost_steps = lost_steps(p);
+    failure_set_rank(p->job, &f);
     p->status->roles[c->role].oom_kills += d->class == FAILURE_OOM;
     failure_add(p->status, &f);
-    if (c->pod != NULL && (d->class == FAILURE_HARDWARE || strcmp(c->reason, "NodeLost") == 0))
+    if (c->pod != NULL && (d->class == FAILURE_HARDWARE || d->node_suspect || strcmp(c->reason, "NodeLost") == 0))
         avoid_node(p->job, p->status, c->pod->node, c->reason, p->seen->node_count, p->now_ms);
 }
 

@@ -62,11 +62,15 @@ static void fold_round(struct pass *p, const struct round_view *r)
     s->restarts_counted = larger(s->restarts_counted, r->counters.restarts_counted);
     s->disruptions = larger(s->disruptions, r->counters.disruptions);
     s->streak = r->counters.streak;
+    s->crashes = r->counters.crashes;
+    s->repeats = r->counters.repeats;
+    s->last_end = r->counters.last_end;
     memcpy(&s->window, &r->counters.window, sizeof s->window);
     if (is_listed(s, r))
         return;
     f.attempt = r->attempt;
     f.round = r->round;
+    failure_set_rank(p->job, &f);
     if (f.pod[0] == '\0')
         job_pod_name(p->job, f.role, f.index, f.pod);
     if (f.node[0] == '\0' && pod != NULL)

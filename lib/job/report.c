@@ -52,6 +52,8 @@ static cJSON *encode_round(const struct round_view *r)
     json_put_int(o, "time_ms", f->time_ms);
     if (f->lost_steps.set)
         json_put_int(o, "lost_steps", f->lost_steps.value);
+    if (f->evidence[0] != '\0')
+        json_put_text(o, "evidence", f->evidence);
     json_put(o, "counters", restart_counters_encode(&r->counters));
     return o;
 }
@@ -276,6 +278,7 @@ static void read_round(struct reader *r, const cJSON *o, struct round_view *roun
     f->time_ms = read_int(r, o, "time_ms", 0, 0, INT64_MAX - 1);
     f->lost_steps.set = json_at(o, "lost_steps") != NULL;
     f->lost_steps.value = read_int(r, o, "lost_steps", 0, 0, INT64_MAX - 1);
+    read_words(r, o, "evidence", f->evidence, sizeof f->evidence);
     read_counters(r, o, &round->counters);
 }
 

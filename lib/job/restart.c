@@ -7,73 +7,14 @@
 
 #include "base/mem.h"
 #include "job/counters.h"
+#include "job/restart_class.h"
 #include "job/restart_text.h"
 
 enum { PATTERN_COPIES_MAX = 1000, PATTERN_BYTES_MAX = 1024 };
 
-/* What the system does to a pod without the user's program having a part in it. Kubernetes: pod reasons and the reasons
- * of the condition DisruptionTarget (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/); the last group
- * is ours. */
-static const char *const INFRASTRUCTURE_REASONS[] = {
-    "Evicted", "EvictionByEvictionAPI", "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet",
-    "Preempted", "Preempting", "PreemptionByScheduler", "PreemptionByKubeScheduler",
-    "NodeLost", "NodeNotReady", "NodeShutdown", "Shutdown", "Terminated", "ContainerStatusUnknown",
-    "UnexpectedAdmissionError", "NodeAffinity", "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfephemeral-storage",
-    "PodDeleted", "PodLost", "SidecarLost", "MemberLost", "LauncherLost", "RingLost", "ScheduleTimeout",
-};
-
-/* Why a container cannot start: waiting reasons of the kubelet, and ours when it did not start in time. */
-static const char *const START_REASONS[] = {
-    "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
-    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartTimeout",
-};
-
-static bool is_one_of(const char *text, const char *const *list, size_t count)
-{
-    for (size_t i = 0; text != NULL && i < count; i++) {
-        if (strcmp(text, list[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool has_condition(const struct failure_event *event, const char *type, const char *status)
-{
-    for (size_t i = 0; i < event->condition_count; i++) {
-        if (strcmp(event->condition_types[i], type) == 0 && strcmp(event->condition_statuses[i], status) == 0)
-            return true;
-    }
-    return false;
-}
-
 bool restart_is_user_code(int32_t exit_code)
 {
     return exit_code >= 1 && exit_code <= 127;
-}
-
-static bool is_start_problem(const struct failure_event *event)
-{
-    return !event->has_exit && is_one_of(event->reason, START_REASONS, COUNT(START_REASONS));
-}
-
-enum failure_class restart_classify(const struct failure_event *event)
-{
-    const char *reason = event->reason != NULL ? event->reason : "";
-
-    if (strcmp(reason, "OOMKilled") == 0)
-        return FAILURE_OOM;
-    if (strcmp(reason, "Hang") == 0)
-        return FAILURE_HANG;
-    if (is_one_of(reason, INFRASTRUCTURE_REASONS, COUNT(INFRASTRUCTURE_REASONS)) ||
-        has_condition(event, "DisruptionTarget", "True"))
-        return FAILURE_INFRASTRUCTURE;
-    if (!event->has_exit)
-        return is_start_problem(event) ? FAILURE_USER : FAILURE_INFRASTRUCTURE; /* nobody saw it end: it was lost */
-    if (event->exit_code == 247)
-        return FAILURE_OOM; /* -9 as some runtimes write a kill by the memory controller */
-    if (event->exit_code == 14 || event->exit_code == 201 || event->exit_code == 202)
-        return FAILURE_HARDWARE; /* infoROM corrupted, GPU driver error, GPU residue: DLRover's codes */
-    return FAILURE_USER;
 }
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
@@ -97,7 +38,7 @@ static bool matches_codes(const struct training_job *job, const struct failure_r
 static bool matches_conditions(const struct failure_rule *rule, const struct failure_event *event)
 {
     for (size_t i = 0; i < rule->condition_count; i++) {
-        if (has_condition(event, rule->condition_types[i], rule->condition_statuses[i]))
+        if (restart_has_condition(event, rule->condition_types[i], rule->condition_statuses[i]))
             return true;
     }
     return false;
@@ -150,7 +91,7 @@ static bool rule_holds(const struct training_job *job, const struct failure_rule
         return false;
     if (rule->condition_count > 0 && !matches_conditions(rule, event))
         return false;
-    if (rule->reason_count > 0 && !is_one_of(event->reason, (const char *const *)rule->reasons, rule->reason_count))
+    if (rule->reason_count > 0 && !restart_is_one_of(event->reason, (const char *const *)rule->reasons, rule->reason_count))
         return false;
     return rule->message_pattern == NULL || rule->message_pattern[0] == '\0' || matches_message(rule, event);
 }
@@ -201,14 +142,33 @@ static int64_t backoff_ms(const struct training_job *job, const struct restart_c
     return delay < most ? delay : most;
 }
 
+/* How often in a row the same thing happened. What the infrastructure did says nothing about the program. */
+static void count_repeats(const struct failure_event *event, enum failure_class class, struct restart_counters *after)
+{
+    bool ran_long = event->ran_ms >= RESTART_LONG_RUN_MS;
+    bool alive = ran_long || (event->steps_done.set && event->steps_done.value >= RESTART_STEPS_ALIVE);
+    int32_t end = restart_end_of(event, class);
+
+    if (event->made_progress)
+        after->crashes = after->repeats = after->last_end = 0;
+    if (class == FAILURE_INFRASTRUCTURE)
+        return;
+    after->repeats = end == after->last_end && !ran_long ? after->repeats + 1 : 1;
+    after->last_end = end;
+    if (class == FAILURE_USER || class == FAILURE_HANG)
+        after->crashes = alive || event->made_progress ? 0 : after->crashes + 1;
+}
+
 static void count_restart(const struct training_job *job, const struct restart_counters *before, bool counted,
-                          bool progress, int64_t now_ms, struct restart_counters *ret_after)
+                          const struct failure_event *event, enum failure_class class, int64_t now_ms,
+                          struct restart_counters *ret_after)
 {
     struct restart_counters after = *before;
     int64_t window_ms = job->spec.failure.restart_window_s * 1000;
 
     after.restarts++;
-    after.streak = progress ? 1 : after.streak + 1;
+    after.streak = event->made_progress ? 1 : after.streak + 1;
+    count_repeats(event, class, &after);
     if (counted) {
         after.restarts_counted++;
         if (window_ms > 0)
@@ -240,6 +200,7 @@ static const char *overdrawn(const struct training_job *job, const struct restar
 struct wish { /* before budgets */
     enum { WISH_FAIL, WISH_IGNORE, WISH_RESTART } what;
     bool by_rule, alone, free, past_max_restarts;
+    bool bounded;       /* an end that comes again and again is not restarted for ever */
     const char *reason; /* of a WISH_FAIL */
 };
 
@@ -273,7 +234,8 @@ static struct wish wish_of_policy(const struct training_job *job, const struct f
         restart.free = true;
         return restart;
     }
-    if (is_start_problem(event)) {
+    restart.bounded = true;
+    if (restart_is_start_problem(event)) {
         fail.reason = "StartTimeout";
         return fail;
     }
@@ -283,6 +245,8 @@ static struct wish wish_of_policy(const struct training_job *job, const struct f
         fail.reason = "OOMKilled";
         return job->spec.failure.oom_action == OOM_FAIL ? fail : restart;
     }
+    if (class == FAILURE_HARDWARE && restart_blames_hardware(event->message))
+        return restart;
     if (policy == RESTART_EXIT_CODE && class != FAILURE_HANG && restart_is_user_code(event->exit_code)) {
         fail.reason = "PermanentExitCode";
         return fail;
@@ -321,13 +285,33 @@ static const char *restart_reason(const struct failure_event *event, enum failur
     return class == FAILURE_INFRASTRUCTURE ? "PodLost" : names[event->role];
 }
 
+static bool gets_more_memory(const struct training_job *job, enum failure_class class)
+{
+    return class == FAILURE_OOM && job->spec.failure.oom_action == OOM_RESTART_WITH_MORE_MEMORY;
+}
+
+/* NULL: worth another try. Else the reason to fail with. */
+static const char *hopeless(const struct training_job *job, const struct failure_event *event, const struct wish *wish,
+                            enum failure_class class, const struct restart_counters *after)
+{
+    const struct restart_tries *tries = restart_tries_of(event, class);
+
+    if (!wish->bounded || gets_more_memory(job, class) || (int64_t)after->repeats <= (int64_t)tries->in_place + tries->elsewhere)
+        return NULL;
+    if (class == FAILURE_OOM)
+        return "OOMKilled";
+    return tries->in_place + tries->elsewhere == 0 ? "PermanentExitCode" : "RepeatedCrash";
+}
+
 static void decide_restart(const struct training_job *job, const struct failure_event *event, const struct wish *wish,
                            struct restart_decision *d)
 {
+    bool in_place_is_over = wish->bounded && d->counters.repeats > restart_tries_of(event, d->class)->in_place;
+
     d->verdict = restarts_alone(job, event, wish) ? VERDICT_RESTART_ALONE : VERDICT_RESTART_GROUP;
     d->counted = !wish->free;
-    d->needs_new_pod = job->spec.failure.strategy != STRATEGY_IN_PLACE ||
-                       (d->class == FAILURE_OOM && job->spec.failure.oom_action == OOM_RESTART_WITH_MORE_MEMORY);
+    d->node_suspect = d->class == FAILURE_HARDWARE || (in_place_is_over && d->class != FAILURE_OOM);
+    d->needs_new_pod = job->spec.failure.strategy != STRATEGY_IN_PLACE || d->node_suspect || gets_more_memory(job, d->class);
     d->delay_ms = backoff_ms(job, &d->counters);
     (void)snprintf(d->reason, sizeof d->reason, "%s", restart_reason(event, d->class));
 }
@@ -345,8 +329,13 @@ void restart_decide(const struct training_job *job, const struct restart_counter
     struct restart_counters after = *before;
 
     if (wish.what == WISH_RESTART) {
-        count_restart(job, before, !wish.free, event->made_progress, now_ms, &after);
-        fail_reason = overdrawn(job, &after, !wish.free, wish.past_max_restarts);
+        count_restart(job, before, !wish.free, event, d.class, now_ms, &after);
+        fail_reason = hopeless(job, event, &wish, d.class, &after);
+        d.hopeless = fail_reason != NULL;
+        if (d.hopeless)
+            wish.what = WISH_FAIL;
+        else
+            fail_reason = overdrawn(job, &after, !wish.free, wish.past_max_restarts);
     }
     if (fail_reason != NULL && wish.what == WISH_FAIL && !wish.by_rule && is_dispensable(job, event)) {
         wish.what = WISH_IGNORE;

@@ -6,10 +6,14 @@
  *   1. failurePolicy.rules, top down. ...AndIgnoreMaxRestarts is free of backoffLimit and of maxRestarts.
  *   2. Infrastructure (eviction, preemption, a lost node, pod or sidecar): restart under every restart policy, free of
  *      backoffLimit; maxRestarts and maxDisruptions still bound it.
- *   3. A container that cannot start (image, configuration): the job fails with the system's words.
- *   4. Out of memory: oomPolicy, unless restartPolicy is Never.
- *   5. restartPolicy of the role. ExitCode: 1..127 is permanent, 128..255 is retryable. An exit 0 is no failure.
- *   6. Budgets: backoffLimit counts what the user is charged with; where restartWindowSeconds is set, only what lies not further
+ *   3. A container that cannot start (image, configuration), a command that cannot be run: the job fails with the system's words.
+ *   4. Broken hardware (the codes that stand for it, or the driver's words in the log): a new pod on another node; with ExitCode
+ *      a code of the program that stands for hardware, but has no such words with it, goes by its number.
+ *   5. Out of memory: oomPolicy, unless restartPolicy is Never.
+ *   6. Ends that come again however often one tries (restart_class.h): after so many repeats of the same end of the same replica,
+ *      without progress in between, a new pod on another node is tried, and then the job fails.
+ *   7. restartPolicy of the role. ExitCode: 1..127 is permanent, 128..255 is retryable. An exit 0 is no failure.
+ *   8. Budgets: backoffLimit counts what the user is charged with; where restartWindowSeconds is set, only what lies not further
  *      back than that (the window slides).
  * A restart of a rank in a job that trains as one group is always a restart of the group; what is outside the ring (ps,
  * evaluator) and the replicas of a job with ps are restarted alone. With enableDynamicWorker a worker that would fail the
@@ -31,12 +35,18 @@ struct failure_event {
     const char *message;                              /* may be NULL */
     const char *const *condition_types; const char *const *condition_statuses; size_t condition_count; /* of the pod */
     bool made_progress;                               /* a step was committed since the last failure */
+    int64_t ran_ms;                                   /* how long the process had run; 0 = unknown */
+    struct optional_int steps_done;                   /* by the round that ended, beyond where it began */
 };
 
 struct restart_counters { /* a copy of job_status's, so that the coordinator can carry them */
     int32_t restarts, restarts_counted, disruptions, streak;
+    int32_t crashes;                  /* ends of the program in a row that came right after a start: fewer than RESTART_STEPS_ALIVE steps */
+    int32_t repeats, last_end;        /* the same end of the same replica in a row without progress; which one that is, 0 = none */
     struct restart_window window;
 };
+#define RESTART_STEPS_ALIVE 10
+#define RESTART_LONG_RUN_MS 600000    /* who ran so long did not end of what ended it the last time (the kubelet's back-off forgets so, too) */
 
 enum restart_verdict { VERDICT_FAIL_JOB, VERDICT_RESTART_GROUP, VERDICT_RESTART_ALONE, VERDICT_IGNORE };
 
@@ -45,6 +55,8 @@ struct restart_decision {
     enum failure_class class;
     bool counted;                     /* against backoffLimit */
     bool needs_new_pod;               /* a restart in place would not do: the pod has to fail and be made anew (restartStrategy, more memory) */
+    bool node_suspect;                /* ... and not on this node */
+    bool hopeless;                    /* FAIL_JOB: this end comes again however often one tries */
     int64_t delay_ms;                 /* before the restart; 0 for the first of a streak */
     struct restart_counters counters; /* after this failure */
     char reason[64];                  /* CamelCase: "BackoffLimitExceeded", "PermanentExitCode", "WorkerFailed", ... */

@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "job/counters.h"
+#include "job/restart_class.h"
 
 /* Exit codes as shells and runtimes use them; 128+n is a signal. */
 static const struct { int32_t code; const char *what; } CODES[] = {
@@ -109,6 +110,17 @@ static void add_hint(const struct training_job *job, const struct failure_event 
         buf_addf(b, ": see the log of %s-%d", role_name(event->role), (int)event->index);
 }
 
+static void add_hopeless(const struct failure_event *event, const struct restart_decision *d, struct buf *b)
+{
+    const struct restart_tries *tries = restart_tries_of(event, d->class);
+
+    if (tries->in_place + tries->elsewhere > 0)
+        buf_addf(b, "; %d times in a row without progress: %s; a rule of spec.failurePolicy can say otherwise",
+                 (int)(tries->in_place + tries->elsewhere + 1), tries->why);
+    else
+        buf_addf(b, "; %s", tries->why);
+}
+
 static void add_cause_of_end(const struct training_job *job, const struct failure_event *event,
                              const struct failure_rule *rule, const struct restart_decision *d, struct buf *b)
 {
@@ -127,6 +139,8 @@ static void add_cause_of_end(const struct training_job *job, const struct failur
     else if (strcmp(d->reason, "FailurePolicy") == 0)
         buf_addf(b, "; rule \"%.40s\" of spec.failurePolicy says so",
                  rule != NULL && rule->name != NULL ? rule->name : "");
+    else if (d->hopeless)
+        add_hopeless(event, d, b);
     else if (strcmp(d->reason, "PermanentExitCode") == 0)
         buf_add(b, "; restartPolicy ExitCode does not retry codes 1 to 127");
     else if (spec->roles[event->role].restart_policy == RESTART_NEVER)
@@ -136,6 +150,8 @@ static void add_cause_of_end(const struct training_job *job, const struct failur
 static void add_restart(const struct training_job *job, const struct restart_decision *d, struct buf *b)
 {
     buf_addf(b, "; restarting %s", d->verdict == VERDICT_RESTART_ALONE ? "it" : "the group");
+    if (d->node_suspect)
+        buf_add(b, " with a new pod on another node");
     if (d->delay_ms > 0)
         buf_addf(b, " in %lld.%lld s", (long long)(d->delay_ms / 1000), (long long)(d->delay_ms % 1000 / 100));
     if (!d->counted)

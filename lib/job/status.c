@@ -20,6 +20,9 @@ static const struct field STATUS[] = {
     ROW_INT32("restartsCountTowardsMax", job_status, restarts_counted),
     ROW_INT32("disruptions", job_status, disruptions),
     ROW_INT32("streak", job_status, streak),
+    { .path = "crashes", .type = FIELD_INT32, .at = FIELD_AT(job_status, crashes, int32_t), .omit_zero = true },
+    { .path = "repeats", .type = FIELD_INT32, .at = FIELD_AT(job_status, repeats, int32_t), .omit_zero = true },
+    { .path = "lastEnd", .type = FIELD_INT32, .at = FIELD_AT(job_status, last_end, int32_t), .omit_zero = true },
     ROW_TIME("nextRestartTime", job_status, next_restart_ms),
     ROW_TIME("startTime", job_status, start_ms),
     ROW_TIME("completionTime", job_status, completion_ms),
@@ -126,6 +129,8 @@ static const struct field FAILURE[] = {
     ROW_CHARS("message", failure, message),
     ROW_TIME("time", failure, time_ms),
     ROW_OPTIONAL("lostSteps", failure, lost_steps),
+    ROW_OPTIONAL("rank", failure, rank),
+    ROW_CHARS("evidence", failure, evidence),
 };
 
 static const struct field AVOID[] = {

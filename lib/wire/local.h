@@ -17,6 +17,7 @@
 #define LOCAL_MAGIC 0x314d5252u /* "RRM1" */
 #define LOCAL_VERSION 1u
 #define LOCAL_REASON_MAX 256
+#define LOCAL_TAIL_MAX 1024
 #define LOCAL_NAME_MAX 128
 
 enum local_type {
@@ -74,6 +75,7 @@ struct local_exited {
     uint32_t not_started;    /* 1: exec failed; wait_status is code 126 or 127 */
     uint32_t stopped;        /* 1: it ended because LOCAL_STOP asked for it */
     char reason[LOCAL_REASON_MAX]; /* "exec /app/train.py: permission denied"; else "" */
+    char tail[LOCAL_TAIL_MAX]; /* the last lines that it wrote to stderr, plain text */
 };
 
 struct local_signalled { uint32_t signal_number; uint32_t reserved; };

@@ -17,6 +17,7 @@
 #include "sidecar/launch/guard.h"
 #include "sidecar/launch/oom.h"
 #include "sidecar/launch/spawn.h"
+#include "sidecar/launch/tail.h"
 #include "wire/local.h"
 
 #define RECONNECT_FIRST_MS 10
@@ -24,6 +25,7 @@
 #define CLEAR_FIRST_MS 1
 #define CLEAR_MAX_MS 64
 #define MAX_SIGNALS 16
+#define FLUSH_LIMIT_MS 10000
 
 enum phase {
     PHASE_IDLE,     /* nothing has run yet, or the last process is gone */
@@ -35,6 +37,7 @@ struct launcher {
     const struct launcher_options *options;
     struct loop *loop;
     struct ipc *sidecar; /* NULL: not connected */
+    struct tail *tail;   /* NULL: there is no sidecar to tell */
     struct loop_timer *reconnect, *grace, *clear;
     int64_t reconnect_ms, clear_ms;
 
@@ -82,6 +85,10 @@ static void finished(struct launcher *l)
     loop_timer_cancel(l->clear);
     l->phase = PHASE_IDLE;
     l->has_exited = true;
+    if (l->tail != NULL) {
+        tail_end(l->tail);
+        tail_text(l->tail, l->exited.tail, sizeof l->exited.tail);
+    }
     tell(l, LOCAL_EXITED, &l->exited, sizeof l->exited);
     if (l->leave_asked && l->leave_code >= 0)
         leave(l, l->leave_code);
@@ -146,7 +153,10 @@ static void start(struct launcher *l, uint64_t fence, const char *overrides, siz
     l->has_exited = l->stop_asked = false;
     l->clear_ms = CLEAR_FIRST_MS;
     l->oom_before = oom_count(OOM_CGROUP_FILE, OOM_MOUNT);
-    int result = spawn(l->options->command, environment, &l->child, &code, &e);
+    struct tail_ends ends = l->tail != NULL ? tail_begin(l->tail) : (struct tail_ends){ .out = -1, .err = -1 };
+    int result = spawn(l->options->command, environment, ends.out, ends.err, &l->child, &code, &e);
+    if (l->tail != NULL)
+        tail_started(l->tail);
     spawn_environment_free(environment);
     if (result == 0) {
         struct local_started started = { .fence = fence, .child_pid = (uint32_t)l->child, .wall_ms = clock_wall_ms() };
@@ -324,6 +334,9 @@ static int watch_signals(struct launcher *l, struct error *e)
 
 static void release(struct launcher *l)
 {
+    if (l->tail != NULL)
+        tail_flush(l->tail, FLUSH_LIMIT_MS);
+    tail_free(l->tail);
     ipc_free(l->sidecar);
     loop_timer_free(l->reconnect);
     loop_timer_free(l->grace);
@@ -341,6 +354,7 @@ int launcher_run(const struct launcher_options *options, int *ret_code, struct e
     l.reconnect = loop_timer_new(l.loop, options->no_sidecar ? start_alone : connect_sidecar, &l);
     l.grace = loop_timer_new(l.loop, kill_all, &l);
     l.clear = loop_timer_new(l.loop, clear_descendants, &l);
+    l.tail = options->no_sidecar ? NULL : tail_new(l.loop);
     int result = watch_signals(&l, e);
     loop_timer_at(l.reconnect, 0);
     if (result == 0)

@@ -143,7 +143,9 @@ static int find_program(const char *name, char *const environment[], char **ret_
 
 /* ---- the process ---- */
 
-static _Noreturn void become(const char *path, char *const argv[], char *const environment[], pid_t parent, int report_fd)
+struct plan { const char *path; char *const *argv, *const *environment; int out_fd, err_fd; };
+
+static _Noreturn void become(const struct plan *plan, pid_t parent, int report_fd)
 {
     sigset_t none;
 
@@ -157,7 +159,9 @@ static _Noreturn void become(const char *path, char *const argv[], char *const e
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 
-    (void)execve(path, argv, environment);
+    bool ready = (plan->out_fd < 0 || dup2(plan->out_fd, STDOUT_FILENO) >= 0) && (plan->err_fd < 0 || dup2(plan->err_fd, STDERR_FILENO) >= 0);
+    if (ready)
+        (void)execve(plan->path, plan->argv, plan->environment);
     int number = errno;
     (void)!write(report_fd, &number, sizeof number);
     _exit(SPAWN_NOT_FOUND);
@@ -169,7 +173,7 @@ static void reap(pid_t pid)
         continue;
 }
 
-int spawn(char *const argv[], char *const environment[], pid_t *ret_pid, int *ret_code, struct error *e)
+int spawn(char *const argv[], char *const environment[], int out_fd, int err_fd, pid_t *ret_pid, int *ret_code, struct error *e)
 {
     auto_free char *path = NULL;
     int report[2], number = 0;
@@ -178,6 +182,7 @@ int spawn(char *const argv[], char *const environment[], pid_t *ret_pid, int *re
     *ret_code = SPAWN_NOT_EXECUTABLE;
     if (find_program(argv[0], environment, &path, ret_code, e) != 0)
         return -1;
+    struct plan plan = { .path = path, .argv = argv, .environment = environment, .out_fd = out_fd, .err_fd = err_fd };
     if (pipe2(report, O_CLOEXEC) != 0)
         return error_errno(e, "start %s: make a pipe", path);
     auto_close int report_in = report[0], report_out = report[1];
@@ -186,7 +191,7 @@ int spawn(char *const argv[], char *const environment[], pid_t *ret_pid, int *re
     if (pid < 0)
         return error_errno(e, "start %s: fork", path);
     if (pid == 0)
-        become(path, argv, environment, parent, report_out);
+        become(&plan, parent, report_out);
 
     cleanup_close(&report_out);
     report_out = -1;

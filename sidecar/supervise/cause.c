@@ -8,32 +8,43 @@
 
 #define TIE_MS 20
 
-static bool is_oom(const struct cause *a, const struct coordinator *c)
+/* What the kernel or the driver says about an end outranks the time at which it was seen. */
+static bool has_evidence(const struct cause *a, const struct coordinator *c)
 {
-    return a->kind == CAUSE_EXIT && c->members[a->member].trainer.oom;
+    struct failure_event event;
+    char text[1024];
+
+    if (a->kind != CAUSE_EXIT)
+        return false;
+    cause_event(c, a, &event, text);
+    enum failure_class class = restart_classify(&event);
+    return class == FAILURE_OOM || class == FAILURE_HARDWARE;
 }
 
-/* Ended by what a program does not do to itself in an orderly way: not what a peer's loss brings about. */
-static bool is_crash(const struct cause *a, const struct coordinator *c)
+/* Of two ends at the same moment, which looks more like a beginning: 2 a program does not do to itself in an orderly way, and no
+ * peer's loss brings it about; 0 is how a peer's loss often shows. */
+static int weight(const struct cause *a, const struct coordinator *c)
 {
     int32_t n = a->kind == CAUSE_EXIT ? c->members[a->member].trainer.signal : 0;
 
-    return n == SIGKILL || n == SIGSEGV || n == SIGBUS || n == SIGILL || n == SIGFPE;
+    if (n == SIGKILL || n == SIGSEGV || n == SIGBUS || n == SIGILL || n == SIGFPE)
+        return 2;
+    return n == SIGPIPE || n == SIGABRT || n == SIGHUP ? 0 : 1;
 }
 
 bool cause_is_better(const struct cause *a, const struct cause *b, const struct coordinator *c)
 {
     if (b->kind == CAUSE_NONE || a->kind == CAUSE_NONE)
         return b->kind == CAUSE_NONE && a->kind != CAUSE_NONE;
-    if (is_oom(a, c) != is_oom(b, c))
-        return is_oom(a, c); /* the kernel's evidence outranks time */
+    if (has_evidence(a, c) != has_evidence(b, c))
+        return has_evidence(a, c);
     if (a->direct != b->direct)
         return a->direct;
     if (!a->direct && (a->kind == CAUSE_RING_LOST) != (b->kind == CAUSE_RING_LOST))
         return a->kind == CAUSE_RING_LOST; /* a process that ends after its ring was lost is a victim */
     int64_t apart = a->at_ms > b->at_ms ? a->at_ms - b->at_ms : b->at_ms - a->at_ms;
-    if (apart <= TIE_MS && is_crash(a, c) != is_crash(b, c))
-        return is_crash(a, c); /* a peer sees the sockets of a dying process close before anybody can reap it */
+    if (apart <= TIE_MS && weight(a, c) != weight(b, c))
+        return weight(a, c) > weight(b, c); /* a peer sees the sockets of a dying process close before anybody can reap it */
     return a->at_ms < b->at_ms;
 }
 
@@ -48,6 +59,16 @@ static const char *exit_reason(const struct trainer_view *t)
     return "Error";
 }
 
+/* How far its process came beyond where the round began. */
+static struct optional_int steps_done(const struct coordinator *c, const struct coordinator_member *m)
+{
+    int64_t from = c->restore.found ? c->restore.step : 0;
+
+    if (m->progress.step < 0)
+        return (struct optional_int){ .set = false, .value = 0 };
+    return (struct optional_int){ .set = true, .value = m->progress.step > from ? m->progress.step - from : 0 };
+}
+
 void cause_event(const struct coordinator *c, const struct cause *cause, struct failure_event *ret_event, char ret_text[1024])
 {
     static const char *const reasons[] = {
@@ -59,7 +80,10 @@ void cause_event(const struct coordinator *c, const struct cause *cause, struct 
 
     (void)snprintf(ret_text, 1024, "%s", cause->text);
     *ret_event = (struct failure_event){ .role = m->role, .index = m->index, .reason = reasons[cause->kind], .message = ret_text,
-                                         .made_progress = c->progressed };
+                                         .made_progress = c->progressed, .steps_done = steps_done(c, m),
+                                         .ran_ms = t->started_ms > 0 && c->wall_ms > t->started_ms ? c->wall_ms - t->started_ms : 0 };
+    if (cause->kind == CAUSE_EXIT && t->tail[0] != '\0' && !t->not_started)
+        (void)snprintf(ret_text, 1024, "%.900s%s%.110s", t->tail, t->reason[0] != '\0' ? "\n" : "", t->reason);
     if (cause->kind == CAUSE_EXIT) {
         ret_event->has_exit = true;
         ret_event->exit_code = t->code;
@@ -99,5 +123,7 @@ void cause_failure(const struct coordinator *c, const struct cause *cause, const
     (void)snprintf(f.container, sizeof f.container, "%s", event.has_exit ? job_main_container(c->policy, m->role) : "");
     (void)snprintf(f.reason, sizeof f.reason, "%s", event.reason);
     (void)snprintf(f.message, sizeof f.message, "%s", text);
+    f.rank.set = m->rank >= 0;
+    f.rank.value = m->rank >= 0 ? m->rank : 0;
     *ret_failure = f;
 }

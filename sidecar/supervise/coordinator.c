@@ -539,6 +539,7 @@ void coordinator_step(struct coordinator *c, const struct coordinator_event *eve
 {
     struct step s = { .c = c, .now = now, .out = outputs };
 
+    c->wall_ms = now->wall_ms;
     switch (event->kind) {
     case EVENT_JOIN:
         on_join(&s, event);

@@ -77,6 +77,7 @@ struct coordinator {
     bool self_test_ok; double form_seconds; int64_t formed_wall_ms;
     int64_t committed_step, committed_wall_ms; char committed_uri[512];
     char stalled[REPORT_STALLED_MAX]; /* of the round that runs; "" = nothing is */
+    int64_t wall_ms;                  /* of the newest event */
     bool progressed;                  /* a step was committed since the last failure */
     int64_t failed_at_step;           /* highest step before the last failure, -1 = none: for lost_steps */
 };

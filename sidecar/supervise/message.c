@@ -80,6 +80,8 @@ cJSON *trainer_encode(const struct trainer_view *t)
     json_put_int(o, "age_ms", t->age_ms);
     json_put_int(o, "started_ms", t->started_ms);
     json_put_text(o, "reason", t->reason);
+    if (t->tail[0] != '\0')
+        json_put_text(o, "tail", t->tail);
     return o;
 }
 
@@ -120,6 +122,7 @@ int trainer_decode(const cJSON *o, struct trainer_view *ret, struct error *e)
     t.age_ms = age;
     t.started_ms = json_int(o, "started_ms", 0);
     get_text(o, "reason", t.reason, sizeof t.reason);
+    get_text(o, "tail", t.tail, sizeof t.tail);
     *ret = t;
     return 0;
 }

@@ -41,6 +41,7 @@ struct trainer_view {
     int64_t age_ms;            /* how long ago it ended, by the sender's clock */
     int64_t started_ms;        /* Unix epoch */
     char reason[LOCAL_REASON_MAX];
+    char tail[LOCAL_TAIL_MAX]; /* the last lines of its log */
 };
 
 struct progress_view {

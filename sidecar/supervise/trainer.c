@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/text.h"
+
 bool trainer_is_active(const struct trainer_view *v)
 {
     return v->state == PROCESS_STARTING || v->state == PROCESS_RUNNING || v->state == PROCESS_STOPPING;
@@ -36,7 +38,7 @@ static void forget_exit(struct trainer *t)
 
     v->has_exit = v->oom = v->not_started = v->stopped = v->parked = false;
     v->code = v->signal = 0;
-    v->reason[0] = '\0';
+    v->reason[0] = v->tail[0] = '\0';
     t->ended_at_ms = 0;
     t->ended_after_loss = false;
 }
@@ -99,6 +101,8 @@ static void on_exited(struct trainer *t, const struct local_exited *x, int64_t n
     v->not_started = x->not_started != 0;
     v->stopped = x->stopped != 0;
     (void)snprintf(v->reason, sizeof v->reason, "%.*s", (int)strnlen(x->reason, sizeof x->reason), x->reason);
+    (void)snprintf(v->tail, sizeof v->tail, "%.*s", (int)strnlen(x->tail, sizeof x->tail), x->tail);
+    text_make_plain(v->tail);
     if (x->oom_killed && !v->oom && v->code != 0 && v->reason[0] == '\0')
         (void)snprintf(v->reason, sizeof v->reason, "exited with code %d; while it ran the out-of-memory killer struck in its memory cgroup", v->code);
     v->pid = 0;

@@ -15,7 +15,7 @@ import pytest
 HELLO, STARTED, EXITED, SIGNALLED, START, STOP, LEAVE = 1, 2, 3, 4, 16, 17, 18
 HELLO_STRUCT = struct.Struct("<IIIIQIIiI")
 STARTED_STRUCT = struct.Struct("<QIIq")
-EXITED_STRUCT = struct.Struct("<QiIqII256s")
+EXITED_STRUCT = struct.Struct("<QiIqII256s1024s")
 
 
 class Message:
@@ -27,8 +27,8 @@ class Message:
         elif kind == STARTED:
             self.fence, self.child_pid, _, self.wall_ms = STARTED_STRUCT.unpack(payload)
         elif kind == EXITED:
-            self.fence, self.status, self.oom, self.wall_ms, self.not_started, self.stopped, reason = EXITED_STRUCT.unpack(payload)
-            self.reason = reason.split(b"\0")[0].decode()
+            self.fence, self.status, self.oom, self.wall_ms, self.not_started, self.stopped, reason, tail = EXITED_STRUCT.unpack(payload)
+            self.reason, self.tail = (text.split(b"\0")[0].decode() for text in (reason, tail))
 
 
 class Sidecar:
@@ -560,6 +560,91 @@ def test_installing_where_nothing_can_be_written_says_so(launch_path, tmp_path):
     result = subprocess.run([launch_path, "--install", tmp_path / "file/dir"], capture_output=True, text=True, timeout=20)
     assert result.returncode == 1
     assert str(tmp_path / "file/dir") in result.stderr
+
+
+# ---- the end of the log ------------------------------------------------------------------------------------------------------
+
+
+def ended(sidecar):
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    return sidecar.read(EXITED, 20)
+
+
+@pytest.mark.parametrize("text,tail", [
+    ("one\\ntwo\\n", "one\ntwo"),
+    ("", ""),
+    ("half a line", "half a line"),
+    ("\\377\\001x\\n", "? x"),
+])
+def test_the_last_lines_of_stderr_are_told(launch, sidecar, tmp_path, text, tail):
+    launch("/bin/sh", "-c", f"printf '{text}' >&2; exit 3")
+    assert ended(sidecar).tail == tail
+    assert (tmp_path / "err").read_bytes() == subprocess.run(["printf", text], capture_output=True, check=True).stdout
+
+
+def test_a_long_log_leaves_whole_lines_of_its_end(launch, sidecar, tmp_path):
+    launch(*script(tmp_path, "import sys\nfor i in range(20000): print(f'line {i} ' + 'x' * 40, file=sys.stderr)\nsys.exit(1)"))
+    lines = ended(sidecar).tail.split("\n")
+    assert lines == [f"line {i} " + "x" * 40 for i in range(20000 - len(lines), 20000)] and len(lines) > 15
+    assert (tmp_path / "err").read_text() == "".join(f"line {i} " + "x" * 40 + "\n" for i in range(20000))
+
+
+def test_each_process_has_a_tail_of_its_own(launch, sidecar, tmp_path):
+    launch("/bin/sh", "-c", 'echo "round $RINGMASTER_ROUND" >&2; exit 1')
+    sidecar.accept()
+    for number in (1, 2):
+        sidecar.start(1 << 32 | number, RINGMASTER_ROUND=str(number))
+        sidecar.read(STARTED)
+        assert sidecar.read(EXITED, 20).tail == f"round {number}"
+    assert (tmp_path / "err").read_text() == "round 1\nround 2\n"
+
+
+def test_stdout_and_stderr_of_one_file_keep_their_order(launch_path, sidecar, tmp_path):
+    command = ["/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done; exit 1"]
+    with open(tmp_path / "both", "wb") as both:
+        process = subprocess.Popen([launch_path, "--socket", sidecar.path, "--", *command], stdin=subprocess.DEVNULL, stdout=both, stderr=both)
+    expected = "".join(f"out {i}\nerr {i}\n" for i in range(1, 10))
+    assert ended(sidecar).tail == expected.rstrip()
+    sidecar.leave()
+    assert process.wait(20) == 1
+    assert (tmp_path / "both").read_text() == expected
+
+
+def test_a_reader_that_is_slow_holds_up_the_process_and_not_the_launcher(launch_path, sidecar, tmp_path, wait_for):
+    """The process writes more than two pipes hold; nobody reads. The launcher still hears the sidecar, and all of it arrives later."""
+    read_end, write_end = os.pipe()
+    program = script(tmp_path, "import sys, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.stderr.write('x' * (1 << 20))\n")
+    process = subprocess.Popen([launch_path, "--socket", sidecar.path, "--", *program], stdin=subprocess.DEVNULL, stderr=write_end)
+    os.close(write_end)
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    os.set_blocking(read_end, False)
+    wait_for(lambda: not select.select([], [], [], 0.05)[0] and pathlib.Path(f"/proc/{process.pid}").exists(), what="a full pipe")
+    sidecar.stop(grace_ms=200)
+    exited = sidecar.read(EXITED, 20)
+    assert os.WIFSIGNALED(exited.status) and exited.tail.strip("x") == ""
+    sidecar.leave()
+    os.set_blocking(read_end, True)
+    got = 0
+    while block := os.read(read_end, 65536):
+        got += len(block)
+    os.close(read_end)
+    assert process.wait(20) == 137 and got >= 65536
+
+
+def test_a_reader_that_is_gone_is_told_to_the_process(launch_path, sidecar, tmp_path):
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen([launch_path, "--socket", sidecar.path, "--", "/bin/sh", "-c", "while :; do echo on and on >&2; done"],
+                               stdin=subprocess.DEVNULL, stderr=write_end)
+    os.close(write_end)
+    os.close(read_end)
+    exited = ended(sidecar)
+    assert os.WIFSIGNALED(exited.status) and os.WTERMSIG(exited.status) == signal.SIGPIPE
+    sidecar.leave()
+    assert process.wait(20) == 141
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------------

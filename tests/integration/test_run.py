@@ -116,6 +116,38 @@ def test_a_process_that_dies_of_a_signal_is_restarted_in_place(ringmaster, write
     assert log_of(job_dir, "worker-0").endswith("round 2\n")
 
 
+def test_every_restart_names_class_rank_code_reason_and_the_end_of_the_log(ringmaster, write_job, job_dir):
+    script = f'[ "$RINGMASTER_ROUND$RINGMASTER_RANK" = 11 ] && {{ echo "the reason is here" >&2; kill -11 {SELF}; }}; echo on'
+    result = ringmaster("run", "-f", write_job({"Worker": (3, [SH, "-c", script])}), "--job-dir", job_dir)
+    assert result.returncode == 0, result.stdout + result.stderr
+    failure = status_of(job_dir)["failures"][-1]
+    assert {k: failure[k] for k in ("role", "index", "rank", "exitCode", "signal", "class", "reason", "message")} == {
+        "role": "Worker", "index": 1, "rank": 1, "exitCode": 139, "signal": 11, "class": "User", "reason": "Error",
+        "message": "the reason is here"}
+    assert report_of(job_dir)["failures"][0]["rank"] == 1
+    shown = ringmaster("status", job_dir).stdout
+    assert "worker-1 (rank 1)  attempt 1 round 1  Error (User)  code 139" in shown
+
+
+def test_a_rule_reads_the_log_of_a_process_that_is_restarted_in_place(ringmaster, write_job, job_dir):
+    """Without the rule code 7 is permanent."""
+    script = '[ "$RINGMASTER_ROUND$RINGMASTER_RANK" = 11 ] && { echo "OSError: Stale file handle" >&2; exit 7; }; echo on'
+    rules = [{"name": "flaky-storage", "action": "RestartJobAndIgnoreMaxRestarts", "onMessagePattern": "Stale file handle"}]
+    result = ringmaster("run", "-f", write_job({"Worker": (2, [SH, "-c", script])}, failurePolicy={"rules": rules}), "--job-dir", job_dir)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert status_of(job_dir)["restarts"] == 1 and status_of(job_dir)["attempt"] == 1
+
+
+def test_a_crash_that_comes_again_gets_a_new_pod_and_then_ends_the_job(ringmaster, write_job, job_dir):
+    job = write_job({"Worker": (2, [SH, "-c", f'[ $RINGMASTER_RANK = 1 ] && kill -11 {SELF}; sleep 60'])},
+                    failurePolicy={"backoffBaseSeconds": 0})
+    result = ringmaster("run", "-f", job, "--job-dir", job_dir)
+    assert result.returncode == 1, result.stdout + result.stderr
+    status = status_of(job_dir)
+    assert [(f["attempt"], f["round"]) for f in status["failures"]] == [(1, 1), (1, 2), (2, 1)]
+    assert "RepeatedCrash" in result.stdout and "3 times in a row without progress" in result.stdout
+
+
 def test_a_budget_that_is_used_up_fails_the_job(ringmaster, write_job, job_dir):
     job = write_job({"Worker": (2, [SH, "-c", f'kill -9 {SELF}'])}, runPolicy={"backoffLimit": 1}, failurePolicy={"backoffBaseSeconds": 0})
     result = ringmaster("run", "-f", job, "--job-dir", job_dir)

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -201,5 +202,43 @@ Test(text, bytes_for_a_person)
     for (size_t i = 0; i < COUNT(rows); i++) {
         char text[TEXT_SIZE_MAX];
         cr_expect_str_eq(text_bytes(rows[i].bytes, text), rows[i].text, "case %s", rows[i].text);
+    }
+}
+
+Test(text, what_is_no_text_is_replaced)
+{
+    static const struct { const char *raw, *text; } rows[] = {
+        { "größe 🙂", "größe 🙂" }, { "a\xff" "b", "a?b" }, { "\xc3", "?" }, { "\xe2\x82", "??" }, { "a\x01\n", "a \n" },
+        { "\xc0\xaf", "??" }, { "\xf5\x80\x80\x80", "????" },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "%s", rows[i].raw);
+        text_make_plain(text);
+        cr_expect_str_eq(text, rows[i].text, "case %zu: %s", i, text);
+    }
+}
+
+Test(text, a_tail_begins_with_a_whole_line_where_there_is_one)
+{
+    static const struct { const char *name, *bytes; size_t len; bool cut; size_t size; const char *text; } rows[] = {
+        { "all of it", "one\ntwo\n", 8, false, 64, "one\ntwo" },
+        { "line ends go", "one\r\n\n", 6, false, 64, "one" },
+        { "what does not fit is cut at a line", "one\ntwo\nthree\n", 14, false, 10, "three" },
+        { "one long line is cut anywhere", "abcdefghij", 10, false, 5, "ghij" },
+        { "cut before: the first line is half a line", "lf\nwhole", 8, true, 64, "whole" },
+        { "cut before and only one line", "lf", 2, true, 64, "lf" },
+        { "nothing", "", 0, false, 64, "" },
+        { "line ends alone", "\n\n", 2, true, 64, "" },
+        { "a NUL is a blank", "a\0b", 3, false, 64, "a b" },
+        { "half a character", "x\xc3", 2, false, 64, "x?" },
+        { "no room", "abc", 3, false, 1, "" },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char text[64];
+        text_tail(rows[i].bytes, rows[i].len, rows[i].cut, text, rows[i].size);
+        cr_expect_str_eq(text, rows[i].text, "case %s: \"%s\"", rows[i].name, text);
     }
 }

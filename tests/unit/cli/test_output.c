@@ -25,20 +25,6 @@ Test(output, lines_look_as_a_terminal_would_have_left_them)
     }
 }
 
-Test(output, what_is_no_text_is_replaced)
-{
-    static const struct { const char *raw, *text; } ROWS[] = {
-        { "größe 🙂", "größe 🙂" }, { "a\xff" "b", "a?b" }, { "\xc3", "?" }, { "\xe2\x82", "??" }, { "a\x01\n", "a \n" },
-        { "\xc0\xaf", "??" }, { "\xf5\x80\x80\x80", "????" },
-    };
-    for (size_t i = 0; i < COUNT(ROWS); i++) {
-        char text[64];
-        strcpy(text, ROWS[i].raw);
-        output_make_text(text);
-        cr_expect_str_eq(text, ROWS[i].text, "case %zu: %s", i, text);
-    }
-}
-
 struct heard { char text[65536]; size_t lines; bool failed; };
 
 static void on_line(void *ctx, const char *text, size_t len)

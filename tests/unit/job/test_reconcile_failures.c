@@ -184,7 +184,7 @@ Test(failures, the_backoff_limit_holds_across_attempts_and_suspension)
 
     w->job->spec.backoff_limit = 3;
     while (!phase_is_final(w->status->phase) && crashes < 20) {
-        world_exit(w, ROLE_WORKER, 1, 139);
+        world_exit(w, ROLE_WORKER, 1, 137);
         crashes++;
         (void)world_settle(w);
         if (crashes == 2) {
@@ -207,7 +207,7 @@ Test(failures, back_off_delays_the_pods_and_is_kept_in_the_status)
     struct world *w = world_running(fixture_job(1, 0, 2, 0, 0));
 
     for (int i = 0; i < 3; i++) {
-        world_exit(w, ROLE_WORKER, 1, 139);
+        world_exit(w, ROLE_WORKER, 1, 137);
         (void)world_settle(w);
         if (i > 0) {
             int64_t delay = w->status->next_restart_ms - w->now_ms;

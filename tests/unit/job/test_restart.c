@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 
 #include "job/restart.h"
+#include "job/restart_class.h"
 #include "tests/unit/job/job_fixture.h"
 
 static const int64_t NOW = 1700000000000;
@@ -60,13 +61,170 @@ Test(restart, exit_code_semantics_are_exact_at_every_code)
     for (int code = 0; code <= 255; code++) {
         struct failure_event e = EXIT(code);
         struct restart_decision d = decide(job, &none, &e);
-        int expected = code == 0 ? IGNORE : code <= 127 ? FAIL : GROUP;
+        bool limit_of_its_own = code == 152 || code == 153; /* SIGXCPU, SIGXFSZ: there is no other end to come */
+        int expected = code == 0 ? IGNORE : code <= 127 || limit_of_its_own ? FAIL : GROUP;
         cr_expect(restart_is_user_code(code) == (code >= 1 && code <= 127));
         cr_expect((int)d.verdict == expected, "code %d: verdict %d", code, d.verdict);
-        if (code >= 1 && code <= 127)
+        if (expected == FAIL)
             cr_expect_str_eq(d.reason, "PermanentExitCode", "code %d: %s", code, d.reason);
-        if (code >= 128)
+        if (expected == GROUP)
             cr_expect(d.counted && d.delay_ms == 0 && d.counters.restarts == 1 && d.counters.restarts_counted == 1, "code %d", code);
+    }
+}
+
+/* ---- ends that come again ---------------------------------------------------------------------------------------- */
+
+#define AGAIN(code) { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = (code), .reason = "Error" }
+#define OOM { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 137, .reason = "OOMKilled" }
+
+/* What follows from the same end, time after time: p in place, n with a new pod on another node, F the job fails. */
+static const struct { const char *name; struct failure_event event; enum oom_action oom; const char *follows, *reason; } LADDERS[] = {
+    { "an exception", AGAIN(1), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "wrong usage", AGAIN(2), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "a kill from outside", AGAIN(137), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "SIGTERM from outside", AGAIN(143), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "a hangup", AGAIN(129), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "a broken pipe", AGAIN(141), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "an illegal instruction", AGAIN(132), OOM_RESTART, "pF", "RepeatedCrash" },
+    { "a bus error", AGAIN(135), OOM_RESTART, "pF", "RepeatedCrash" },
+    { "a segmentation fault", AGAIN(139), OOM_RESTART, "pnF", "RepeatedCrash" },
+    { "an abort", AGAIN(134), OOM_RESTART, "pnnnnnF", "BackoffLimitExceeded" },
+    { "CPU time", AGAIN(152), OOM_RESTART, "F", "PermanentExitCode" },
+    { "file size", AGAIN(153), OOM_RESTART, "F", "PermanentExitCode" },
+    { "asked not to be restarted", AGAIN(93), OOM_RESTART, "F", "PermanentExitCode" },
+    { "a command that is not there",
+      { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 127, .reason = "CommandNotFound" }, OOM_RESTART, "F", "PermanentExitCode" },
+    { "a script whose own last command is not there", AGAIN(127), OOM_RESTART, "ppppppF", "BackoffLimitExceeded" },
+    { "out of memory", OOM, OOM_RESTART, "pF", "OOMKilled" },
+    { "out of memory with more each time", OOM, OOM_RESTART_WITH_MORE_MEMORY, "mmmmmmF", "BackoffLimitExceeded" },
+    { "out of memory is the end", OOM, OOM_FAIL, "F", "OOMKilled" },
+    { "a hang", { .role = ROLE_WORKER, .index = 1, .reason = "Hang" }, OOM_RESTART, "pnnnnnF", "BackoffLimitExceeded" },
+    { "broken hardware by its code", AGAIN(201), OOM_RESTART, "nnnnnnF", "BackoffLimitExceeded" },
+    { "broken hardware by the driver's words",
+      { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 1, .message = "RuntimeError: CUDA error: uncorrectable ECC error encountered" },
+      OOM_RESTART, "nnnnnnF", "BackoffLimitExceeded" },
+    { "a lost node is no fault of the program", LOST("NodeLost"), OOM_RESTART, "pppppppp", "NodeLost" },
+};
+
+Test(restart, an_end_that_comes_again_climbs_the_ladder)
+{
+    for (size_t i = 0; i < COUNT(LADDERS); i++) {
+        auto_job struct training_job *job = fixture_job(1, 0, 3, 0, 0);
+        struct restart_counters c = { .restarts = 0 };
+        struct restart_decision d = { .verdict = VERDICT_IGNORE };
+        char follows[16] = "";
+        job->spec.roles[ROLE_WORKER].restart_policy = RESTART_ON_FAILURE;
+        job->spec.failure.oom_action = LADDERS[i].oom;
+        for (size_t n = 0; n < strlen(LADDERS[i].follows) && d.verdict != VERDICT_FAIL_JOB; n++) {
+            d = decide(job, &c, &LADDERS[i].event);
+            follows[n] = d.verdict == VERDICT_FAIL_JOB ? 'F' : d.node_suspect ? 'n' : d.needs_new_pod ? 'm' : 'p';
+            cr_expect(!d.node_suspect || d.needs_new_pod, "case %s", LADDERS[i].name);
+            c = d.counters;
+        }
+        cr_expect_str_eq(follows, LADDERS[i].follows, "case %s: %s", LADDERS[i].name, follows);
+        cr_expect_str_eq(d.reason, LADDERS[i].reason, "case %s: %s", LADDERS[i].name, d.reason);
+    }
+}
+
+Test(restart, progress_another_replica_another_end_and_a_long_run_begin_anew)
+{
+    static const struct { const char *name; struct failure_event event; int32_t repeats; } rows[] = {
+        { "the same", AGAIN(139), 2 },
+        { "another code", AGAIN(138), 1 },
+        { "another replica", { .role = ROLE_WORKER, .index = 0, .has_exit = true, .exit_code = 139 }, 1 },
+        { "the chief", { .role = ROLE_CHIEF, .index = 1, .has_exit = true, .exit_code = 139 }, 1 },
+        { "after a commit", { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 139, .made_progress = true }, 1 },
+        { "after ten minutes", { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 139, .ran_ms = 600000 }, 1 },
+        { "after nine minutes", { .role = ROLE_WORKER, .index = 1, .has_exit = true, .exit_code = 139, .ran_ms = 540000 }, 2 },
+        { "a lost node leaves the count", LOST("NodeLost"), 1 },
+    };
+    auto_job struct training_job *job = fixture_job(1, 0, 3, 0, 0);
+    struct failure_event first = AGAIN(139);
+    struct restart_counters none = { .restarts = 0 };
+    struct restart_decision before = decide(job, &none, &first);
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct restart_decision d = decide(job, &before.counters, &rows[i].event);
+        cr_expect(d.counters.repeats == rows[i].repeats, "case %s: %d", rows[i].name, d.counters.repeats);
+    }
+}
+
+Test(restart, a_crash_right_after_a_start_is_told_from_one_after_some_work)
+{
+    static const struct { const char *name; struct failure_event event; int32_t crashes; } rows[] = {
+        { "right away", AGAIN(1), 3 },
+        { "a hang right away", { .role = ROLE_WORKER, .index = 1, .reason = "Hang" }, 3 },
+        { "after a few steps", { .role = ROLE_WORKER, .has_exit = true, .exit_code = 1, .steps_done = { .set = true, .value = 9 } }, 3 },
+        { "after ten steps", { .role = ROLE_WORKER, .has_exit = true, .exit_code = 1, .steps_done = { .set = true, .value = 10 } }, 0 },
+        { "after a commit", { .role = ROLE_WORKER, .has_exit = true, .exit_code = 1, .made_progress = true }, 0 },
+        { "after ten minutes", { .role = ROLE_WORKER, .has_exit = true, .exit_code = 1, .ran_ms = 600000 }, 0 },
+        { "out of memory says nothing about the checkpoint", OOM, 2 },
+        { "nor does a lost node", LOST("NodeLost"), 2 },
+    };
+    auto_job struct training_job *job = fixture_job(1, 0, 3, 0, 0);
+    struct restart_counters before = { .restarts = 2, .crashes = 2 };
+
+    job->spec.roles[ROLE_WORKER].restart_policy = RESTART_ON_FAILURE;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct restart_decision d = decide(job, &before, &rows[i].event);
+        cr_expect(d.counters.crashes == rows[i].crashes, "case %s: %d", rows[i].name, d.counters.crashes);
+    }
+}
+
+Test(restart, a_rule_outranks_the_ladder)
+{
+    auto_job struct training_job *job = fixture_job(1, 0, 3, 0, 0);
+    struct restart_counters c = { .restarts = 0 };
+    struct failure_event e = AGAIN(139);
+    int32_t codes[] = { 139 };
+    struct failure_rule rule = { .name = (char *)"try-on", .action = RULE_RESTART_JOB, .has_exit_codes = true, .exit_codes_in = true,
+                                 .exit_codes = codes, .exit_code_count = 1, .any_role = true };
+
+    job->spec.failure.rules = &rule;
+    job->spec.failure.rule_count = 1;
+    for (int i = 0; i < 6; i++) {
+        struct restart_decision d = decide(job, &c, &e);
+        cr_expect(d.verdict == VERDICT_RESTART_GROUP && !d.needs_new_pod, "time %d", i);
+        c = d.counters;
+    }
+    job->spec.failure.rules = NULL;
+    job->spec.failure.rule_count = 0;
+}
+
+Test(restart, the_drivers_words_for_broken_hardware_are_known)
+{
+    static const struct { const char *message; bool blames; } rows[] = {
+        { NULL, false },
+        { "", false },
+        { "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.", true },
+        { "NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1).", true },
+        { "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU Fault", false }, /* the program's own */
+        { "NVRM: Xid (PCI:0000:3b:00): 13, Graphics Exception\nNVRM: Xid (PCI:0000:3b:00): 48, DBE", true },
+        { "Xid (", false },
+        { "Xid (): 790", false },
+        { "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", true },
+        { "CUDA out of memory", false },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++)
+        cr_expect(restart_blames_hardware(rows[i].message) == rows[i].blames, "case %zu", i);
+}
+
+Test(restart, a_failure_without_hope_says_why_and_what_to_do)
+{
+    static const struct { struct failure_event event; int32_t repeats; const char *message; } rows[] = {
+        { AGAIN(139), 2, "worker-1 exited with code 139 (SIGSEGV): see the log of worker-1; 3 times in a row without progress: "
+                         "it crashed on another node, too; a rule of spec.failurePolicy can say otherwise" },
+        { AGAIN(93), 0, "worker-1 exited with code 93: see the log of worker-1; code 93 asks not to be started again" },
+    };
+    auto_job struct training_job *job = fixture_job(1, 0, 3, 0, 0);
+
+    job->spec.roles[ROLE_WORKER].restart_policy = RESTART_ON_FAILURE;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct restart_counters c = { .repeats = rows[i].repeats, .last_end = restart_end_of(&rows[i].event, FAILURE_USER) };
+        struct restart_decision d = decide(job, &c, &rows[i].event);
+        cr_expect(d.hopeless && d.verdict == VERDICT_FAIL_JOB, "case %zu", i);
+        cr_expect_str_eq(d.message, rows[i].message, "case %zu: %s", i, d.message);
     }
 }
 
@@ -287,7 +445,7 @@ Test(restart, a_crash_loop_does_not_hide_behind_the_end_of_a_window)
 {
     auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
     struct restart_counters c = { .restarts = 0 };
-    struct failure_event e = EXIT(139);
+    struct failure_event e = EXIT(137);
     struct restart_decision d = { .verdict = VERDICT_IGNORE };
     int allowed = 0;
 
@@ -308,7 +466,7 @@ Test(restart, a_fault_a_day_does_not_end_a_long_job_but_a_crash_loop_does)
 {
     auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
     struct restart_counters c = { .restarts = 0 };
-    struct failure_event e = EXIT(139);
+    struct failure_event e = EXIT(137);
     struct restart_decision d;
     int64_t now = NOW;
 
@@ -336,7 +494,7 @@ Test(restart, delays_double_from_the_second_restart_of_a_streak_up_to_the_most)
     static const int64_t expected_s[] = { 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300 };
     auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
     struct restart_counters c = { .restarts = 0 };
-    struct failure_event e = EXIT(139);
+    struct failure_event e = EXIT(137);
 
     job->spec.backoff_limit = -1;
     for (size_t i = 0; i < COUNT(expected_s); i++) {
