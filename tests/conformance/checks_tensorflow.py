@@ -2,12 +2,10 @@
 TensorFlow is imported where the checks run alone: who asks for their names need not wait for it.
 """
 
-import json
 import os
-import signal
-import sys
 import tempfile
-import traceback
+
+from harness import ALL, FLOATS, REDUCIBLE, SETS, Checks, raises
 
 if __name__ == "__main__":
     import keras
@@ -18,25 +16,8 @@ if __name__ == "__main__":
     from ringmaster import ProcessSet
     from ringmaster.tensorflow import elastic
 
-CHECKS = {}
-INTEGERS = ("uint8", "int8", "int32", "int64")
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-REDUCIBLE = INTEGERS + FLOATS
-ALL = REDUCIBLE + ("bool", "uint16", "int16")
-
-
-def check(**axes):
-    """Registers a check, once for every value of its one axis."""
-
-    def register(function):
-        if not axes:
-            CHECKS[function.__name__] = function
-        for axis, values in axes.items():
-            for value in values:
-                CHECKS[f"{function.__name__}[{value}]"] = lambda axis=axis, value=value: function(**{axis: value})
-        return function
-
-    return register
+CHECKS = Checks()
+check = CHECKS.check
 
 
 def values(rank, shape, dtype="float32"):
@@ -62,16 +43,6 @@ def same(got, want, dtype=None):
 
 def near(got, want, tolerance=1e-5):
     assert np.allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance), (got, want)
-
-
-def raises(kinds, words, function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except kinds as error:
-        text = str(error)
-        assert all(word in text for word in words), text
-        return error
-    raise AssertionError(f"nothing was raised, but {kinds} was expected")
 
 
 def rows_of(rank, count, ranks):
@@ -592,28 +563,7 @@ def join():
 
 # ---- as a program ------------------------------------------------------------------------------------------------------
 
-SETS = []
-LIMIT_S = 60
-
-
-def main():
-    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+if __name__ == "__main__":
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    SETS.extend([ProcessSet([0]), ProcessSet(range(1, int(os.environ["RINGMASTER_SIZE"])))])
-    rm.init(process_sets=SETS)
-    for name, function in CHECKS.items():
-        if len(sys.argv) > 1 and sys.argv[1] not in name:
-            continue
-        signal.alarm(LIMIT_S)  # ends the process: the others hear of it
-        why = ""
-        try:
-            function()
-        except Exception:
-            why = traceback.format_exc()
-        print(json.dumps({"check": name, "why": why}), flush=True)
-    signal.alarm(0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    CHECKS.run(rm)

@@ -4,39 +4,19 @@ the checks run alone: who asks for their names need not have it.
 
 import contextlib
 import copy
-import json
-import os
-import signal
 import sys
-import traceback
 import warnings
+
+from harness import ALL, FLOATS, INTEGERS, REDUCIBLE, SETS, Checks, raises
 
 if __name__ == "__main__":
     import numpy as np
     import ringmaster.torch as rm
     import torch
     import torch.nn.functional as F
-    from ringmaster import ProcessSet
 
-CHECKS = {}
-INTEGERS = ("uint8", "int8", "int32", "int64")
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-REDUCIBLE = INTEGERS + FLOATS
-ALL = REDUCIBLE + ("bool", "uint16", "int16")
-
-
-def check(**axes):
-    """Registers a check, once for every value of its one axis."""
-
-    def register(function):
-        if not axes:
-            CHECKS[function.__name__] = function
-        for axis, values in axes.items():
-            for value in values:
-                CHECKS[f"{function.__name__}[{value}]"] = lambda axis=axis, value=value: function(**{axis: value})
-        return function
-
-    return register
+CHECKS = Checks()
+check = CHECKS.check
 
 
 def values(rank, shape, dtype="float32"):
@@ -58,15 +38,6 @@ def same(got, want, dtype=None):
 
 def near(got, want, tolerance=1e-5):
     assert torch.allclose(got.detach().double(), want.detach().double(), rtol=tolerance, atol=tolerance), (got, want)
-
-
-def raises(kinds, words, call):
-    try:
-        call()
-    except kinds as error:
-        assert all(word in str(error) for word in words), str(error)
-        return error
-    raise AssertionError(f"nothing was raised; expected {kinds} with {words}")
 
 
 def part(tensor):
@@ -732,25 +703,6 @@ def join():
 
 # ---- as a program ------------------------------------------------------------------------------------------------------
 
-SETS = []
-LIMIT_S = 60
-
-
-def main():
-    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-    torch.set_num_threads(1)
-    SETS.extend([ProcessSet([0]), ProcessSet(range(1, int(os.environ["RINGMASTER_SIZE"])))])
-    rm.init(process_sets=SETS)
-    for name, function in CHECKS.items():
-        signal.alarm(LIMIT_S)  # ends the process: the others hear of it
-        why = ""
-        try:
-            function()
-        except Exception:
-            why = traceback.format_exc()
-        print(json.dumps({"check": name, "why": why}), flush=True)
-    signal.alarm(0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    CHECKS.run(rm)

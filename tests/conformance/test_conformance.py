@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/integration")]
 from group import Group  # noqa: E402
 
 PROGRAM = ROOT / "tests/conformance/checks.py"
-LIMIT_S = 300
+LIMIT_S = 900  # of all checks, on a machine that has other things to do
 
 
 def names(program=PROGRAM):
@@ -35,7 +35,7 @@ def gave_up(group):
     return bool(report and report.get("gave_up"))
 
 
-def run(ranks, program=PROGRAM, venv="venv", limit_s=LIMIT_S):
+def run(ranks, program=PROGRAM, venv="venv"):
     """{check: [what each rank says]}, and the logs."""
     for built in (BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", ROOT / "build/client/lib/libringmaster.so"):
         assert built.exists(), f"{built} is not built: run make"
@@ -46,7 +46,7 @@ def run(ranks, program=PROGRAM, venv="venv", limit_s=LIMIT_S):
     group = Group(BUILD / "bin/ringmaster-sidecar", BUILD / "bin/ringmaster-launch", commands, env=env, restart_policy="Never")
     try:
         group.start()
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline and not gave_up(group) and any(p.poll() is None for p in group.launchers.values()):
             time.sleep(0.05)
         said = {}
@@ -61,6 +61,14 @@ def run(ranks, program=PROGRAM, venv="venv", limit_s=LIMIT_S):
         shutil.rmtree(group.dir, ignore_errors=True)
 
 
+def expect_well(results, ranks, name):
+    """That every rank came through this check, and well."""
+    said, logs = results
+    answers = said.get(name, [])
+    assert len(answers) == ranks, f"{len(answers)} of {ranks} ranks came through it\n{logs}"
+    assert not any(answers), "\n".join(answer for answer in answers if answer)
+
+
 @pytest.fixture(scope="module")
 def results():
     return functools.lru_cache(run)
@@ -69,7 +77,4 @@ def results():
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", names())
 def test_conformance(results, ranks, name):
-    said, logs = results(ranks)
-    answers = said.get(name, [])
-    assert len(answers) == ranks, f"{len(answers)} of {ranks} ranks came through it\n{logs}"
-    assert not any(answers), "\n".join(answer for answer in answers if answer)
+    expect_well(results(ranks), ranks, name)

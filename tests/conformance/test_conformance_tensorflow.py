@@ -3,20 +3,17 @@
 import functools
 
 import pytest
-from test_conformance import ROOT, names, run
+from test_conformance import ROOT, expect_well, names, run
 
 PROGRAM = ROOT / "tests/conformance/checks_tensorflow.py"
 
 
 @pytest.fixture(scope="module")
 def results():
-    return functools.lru_cache(functools.partial(run, program=PROGRAM, limit_s=300))
+    return functools.lru_cache(functools.partial(run, program=PROGRAM))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", names(PROGRAM))
 def test_conformance(results, ranks, name):
-    said, logs = results(ranks)
-    answers = said.get(name, [])
-    assert len(answers) == ranks, f"{len(answers)} of {ranks} ranks came through it\n{logs}"
-    assert not any(answers), "\n".join(answer for answer in answers if answer)
+    expect_well(results(ranks), ranks, name)

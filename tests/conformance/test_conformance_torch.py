@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from test_conformance import ROOT, names, run
+from test_conformance import ROOT, expect_well, names, run
 
 PROGRAM = ROOT / "tests/conformance/checks_torch.py"
 
@@ -16,7 +16,4 @@ def results():
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", names(PROGRAM))
 def test_conformance(results, ranks, name):
-    said, logs = results(ranks)
-    answers = said.get(name, [])
-    assert len(answers) == ranks, f"{len(answers)} of {ranks} ranks came through it\n{logs}"
-    assert not any(answers), "\n".join(answer for answer in answers if answer)
+    expect_well(results(ranks), ranks, name)

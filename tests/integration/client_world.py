@@ -75,7 +75,7 @@ def start(env, client_library, python_path, tmp_path):
 def results(start):
     """results(job, script) → what each rank showed last; all must end with 0."""
 
-    def run(job, script, timeout_s=60, **more):
+    def run(job, script, timeout_s=200, **more):
         shown = []
         for process in start(job, script, **more):
             out, err = process.communicate(timeout=timeout_s)

@@ -83,7 +83,7 @@ class Control:
 
 
 class Group:
-    def __init__(self, sidecar, launch, commands, *, restart_policy="OnFailure", policy=None, env=None, peer_timeout="3s", wrap=()):
+    def __init__(self, sidecar, launch, commands, *, restart_policy="OnFailure", policy=None, env=None, peer_timeout="20s", wrap=()):
         self.sidecar_path, self.launch_path = str(sidecar), str(launch)
         self.commands = commands
         self.members = list(commands)
@@ -179,11 +179,11 @@ class Group:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
         for process in self.launchers.values():
-            process.wait(20)
+            process.wait(60)
         for process in self.sidecars.values():
             if process.poll() is None:
                 process.terminate()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         for process in self.sidecars.values():
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))

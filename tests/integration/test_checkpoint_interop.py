@@ -8,6 +8,7 @@ import subprocess
 
 import numpy
 import pytest
+from conftest import PATIENCE_S
 import safetensors
 import safetensors.numpy
 
@@ -24,7 +25,7 @@ def checkpoint(root, build):
     subprocess.run(["make", "-s", f"VARIANT={variant}", str(program.relative_to(root))], cwd=root, env=env, check=True, timeout=600)
 
     def call(*arguments):
-        result = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S)
         assert result.returncode == 0, result.stderr
         return result.stdout
 

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from client_world import PRELUDE, make_job, results, start  # noqa: F401 (fixtures)
-from conftest import ROOT, wait_until
+from conftest import PATIENCE_S, ROOT, wait_until
 from fake_sidecar import CLIENT_HELLO, CLIENT_READY, COMMITTED, FINISHED, FLUSHED, REFUSED, RESTORE_READY, SLOT_STAGED
 from fake_sidecar import SLOTS_READY
 
@@ -207,7 +207,7 @@ def test_a_lost_peer_ends_everything_in_flight_with_its_words(make_job, start):
         wait_until(lambda: len(job.names) == 2, what="both requests")
         job.lose("rank 1 (worker-0) is gone: connection reset")
         for process in processes:
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, err
             assert json.loads(out) == {"said": '"allreduce.x": rank 1 (worker-0) is gone: connection reset', "horovod": True}
 
@@ -235,7 +235,7 @@ def test_a_dead_sidecar_ends_everything_and_what_comes_after(make_job, start):
         )
         wait_until(lambda: len(job.names) >= 4, what="requests in flight")
         job.drop(0)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
         shown = json.loads(out)
     assert len(shown["said"]) == 8 and all("the sidecar closed the connection" in said for said in shown["said"])
@@ -433,7 +433,7 @@ def test_reports_are_merged_sent_and_flushed(make_job, results):
 
 def test_progress_is_counted_in_shared_memory(make_job, start):
     with make_job() as job:
-        (process,) = start(job, "[rm.progress() for _ in range(42)]; show(ok=1); time.sleep(30)")
+        (process,) = start(job, "[rm.progress() for _ in range(42)]; show(ok=1); time.sleep(1000)")
         wait_until(lambda: 0 in job.clients and job.clients[0].memory is not None and job.clients[0].progress == 42, what="42 steps")
         process.kill()
 

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from conftest import ROOT
+from conftest import PATIENCE_S, ROOT
 from group import Group
 
 VENV = ROOT / "build/venv-torch"
@@ -38,7 +38,7 @@ def run(ringmaster, job_dir):
 
     def call(ranks, *command, name="job", **more):
         directory = job_dir.parent / f"{job_dir.name}-{name}"
-        result = ringmaster("run", "-np", ranks, "--no-logs", "--job-dir", directory, "--", *command, timeout_s=150, **more)
+        result = ringmaster("run", "-np", ranks, "--no-logs", "--job-dir", directory, "--", *command, timeout_s=280, **more)
         logs = {rank: "".join(p.read_text() for p in sorted((directory / f"logs/worker-{rank}").glob("[0-9]*.log"))) for rank in range(ranks)}
         assert result.returncode == 0, result.stdout + result.stderr + "".join(logs.values())
         return logs
@@ -136,7 +136,7 @@ if checkpoint.resume_step() is None:
     torch.rand(3), random.random()
     assert checkpoint.restore({"part": part}) is None
     assert checkpoint.save(4, {"part": part}, {"rank": rank})
-    assert checkpoint.wait(30) == 4
+    assert checkpoint.wait(PATIENCE_S) == 4
     print("next", torch.rand(1).item(), random.random(), flush=True)
     if rank == 1:
         os.kill(os.getpid(), 9)
@@ -280,7 +280,8 @@ def test_modules_of_horovod_are_ours(env, client_library, python_path):
         print("well")
     """
     variables = {**env, "PYTHONPATH": f"{package}:{package}/shim", "RINGMASTER_LIBRARY_DIR": str(client_library.parent)}
-    done = subprocess.run([python_path, "-W", "error::ImportWarning", "-c", textwrap.dedent(script)], env=variables, capture_output=True, text=True, timeout=60)
+    command = [python_path, "-W", "error::ImportWarning", "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0 and done.stdout == "well\n", done.stderr
 
 

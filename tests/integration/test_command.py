@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from conftest import PATIENCE_S
 
 SH = "/bin/sh"
 CLUSTER_COMMANDS = [["status"], ["status", "x"], ["status", "-w"], ["logs", "x"], ["events", "x"], ["wait", "x"], ["suspend", "x"],
@@ -133,7 +134,7 @@ def test_output_filename(ringmaster, tmp_path):
 def complete(ringmaster_path, env, cwd, *words):
     script = 'source <("$1" completion bash); shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ringmaster; printf "%s\\n" "${COMPREPLY[@]}"'
     command = ["bash", "-c", script, "bash", str(ringmaster_path), "ringmaster", *words]
-    done = subprocess.run(command, env=env, cwd=cwd, text=True, capture_output=True, timeout=20)
+    done = subprocess.run(command, env=env, cwd=cwd, text=True, capture_output=True, timeout=PATIENCE_S)
     assert done.stderr == "", done.stderr
     return set(done.stdout.split())
 

@@ -47,7 +47,7 @@ def run(env, sidecar_path, launch_path, python_path, client_library, tmp_path, w
         groups.append(group)
         group.start()
         ended = lambda group: all(p.poll() is not None for p in group.launchers.values())  # noqa: E731
-        wait_for(lambda: (until or ended)(group), 60, "the end of the job")
+        wait_for(lambda: (until or ended)(group), 200, "the end of the job")
         return group
 
     yield start
@@ -101,7 +101,7 @@ def test_a_collective_that_stalls_is_told_of_and_ends(run):
         import time, numpy as np, ringmaster as rm
         rm.init()
         if rm.rank() == 1:
-            time.sleep(5)
+            time.sleep(1000)
         try:
             rm.allreduce(np.ones((2, 3)), name="late")
         except rm.PeerLostError as error:
@@ -114,5 +114,5 @@ def test_a_collective_that_stalls_is_told_of_and_ends(run):
         RINGMASTER_STALL_SHUTDOWN="2s",
     )
     log = group.log("worker-0")
-    assert 'msg="collective stalled" missing_rank=1' in log and "has waited 1 s for rank 1 (worker-1)" in log, log
+    assert 'msg="collective stalled" missing_rank=1' in log and re.search(r"has waited \d+ s for rank 1 \(worker-1\)", log), log
     assert "stalled" in group.out("worker-0") and "rank 1 (worker-1)" in group.out("worker-0"), group.out("worker-0")

@@ -26,7 +26,7 @@ def tensorflow_215():
 def run(env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for):
     groups = []
 
-    def start(script, python=None, policy=None, timeout_s=150, **more):
+    def start(script, python=None, policy=None, timeout_s=280, **more):
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
         paths = f"{ROOT / 'client/python/shim'}:{ROOT / 'client/python'}"
@@ -84,19 +84,16 @@ KERAS = """
 """
 
 
-@pytest.mark.timeout_s(240)
 def test_keras_with_callbacks(run):
     one, other = map(last, run(KERAS))
     assert one == other and one["loss"][2] < one["loss"][0]
 
 
-@pytest.mark.timeout_s(240)
 def test_keras_with_callbacks_on_tensorflow_215(run, tensorflow_215):
     one, other = map(last, run(KERAS, tensorflow_215))
     assert one == other and one["loss"][2] < one["loss"][0]
 
 
-@pytest.mark.timeout_s(240)
 def test_custom_loop(run):
     one, other = map(
         last,
@@ -142,7 +139,6 @@ def test_custom_loop(run):
     assert one == other and one["losses"][-1] < 0.1 * one["losses"][0]
 
 
-@pytest.mark.timeout_s(240)
 def test_tf1_session_on_tensorflow_215(run, tensorflow_215):
     one, other = map(
         last,
@@ -233,10 +229,9 @@ ELASTIC = """
 """
 
 
-@pytest.mark.timeout_s(300)
 def test_elastic_keras_survives_a_killed_worker(run):
     """The other one keeps its process; the one that is started again takes the state from it."""
-    one, other = run(ELASTIC, policy={"elastic": True, "backoffBaseSeconds": 0}, timeout_s=240)
+    one, other = run(ELASTIC, policy={"elastic": True, "backoffBaseSeconds": 0}, timeout_s=280)
     assert last(one) == last(other) and last(one)["epoch"] == 5, (one, other)
     assert len(re.findall("begun", one)) == 1 and len(re.findall("begun", other)) == 2
     assert "reset 2" in one and "reset" not in other

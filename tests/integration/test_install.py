@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from conftest import PATIENCE_S
 
 INSTALLED = [
     "bin/ringmaster",
@@ -21,7 +22,7 @@ INSTALLED = [
 
 def make(root, *arguments):
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "VARIANT", "BUILD")}
-    result = subprocess.run(["make", "--no-print-directory", *arguments], cwd=root, env=env, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(["make", "--no-print-directory", *arguments], cwd=root, env=env, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -46,7 +47,7 @@ def test_an_installed_job_runs(staged, env, tmp_path, write_job, job_dir, python
     program = "import ringmaster as rm; rm.init(); rm.barrier(); print('rank', rm.rank(), 'of', rm.size(), rm.__file__)"
     job = write_job({"Worker": (2, [python_path, "-c", program])})
     command = [str(staged / "bin/ringmaster"), "run", "-f", str(job), "--job-dir", str(job_dir)]
-    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
     for rank in (0, 1):
         assert f"rank {rank} of 2 {staged}/share/ringmaster/python/ringmaster/__init__.py" in result.stdout + result.stderr
@@ -61,5 +62,5 @@ def test_the_launcher_needs_no_library(staged):
     """It is copied into the user's container, whatever that has."""
     if shutil.which("ldd") is None:
         pytest.fail("ldd is missing")
-    result = subprocess.run(["ldd", str(staged / "bin/ringmaster-launch")], capture_output=True, text=True, timeout=30)
+    result = subprocess.run(["ldd", str(staged / "bin/ringmaster-launch")], capture_output=True, text=True, timeout=PATIENCE_S)
     assert "not a dynamic executable" in result.stdout + result.stderr or "statically linked" in result.stdout

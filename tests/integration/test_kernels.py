@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import PATIENCE_S, ROOT
 
 SOURCES = ["tests/programs/kernels.c", "sidecar/ring/reduce.c", "sidecar/ring/reduce_avx2.c", "sidecar/ring/reduce_avx512.c"]
 FLAGS = ["-std=gnu17", "-O2", "-D_GNU_SOURCE", "-Ilib", "-I.", "-w"]
@@ -40,7 +40,7 @@ def here(tmp_path_factory):
         objects.append(directory / (source.replace("/", "-") + ".o"))
         compile_with(["gcc", "-c", source, *machine], objects[-1])
     program = compile_with(["gcc", *objects], directory / "kernels")
-    return variants(subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout)
+    return variants(subprocess.run([program], capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout)
 
 
 def test_every_variant_of_this_processor_gives_the_same_bits(here):
@@ -58,5 +58,5 @@ def test_neon_gives_the_same_bits(here, tmp_path):
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("compiled; qemu-user is not installed")
-    ran = subprocess.run([emulator, program], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([emulator, program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert variants(ran.stdout) == {"0": here["0"]}

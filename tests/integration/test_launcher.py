@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import select
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import time
 
 import pytest
+from conftest import PATIENCE_S, wait_until
 
 HELLO, STARTED, EXITED, SIGNALLED, START, STOP, LEAVE = 1, 2, 3, 4, 16, 17, 18
 HELLO_STRUCT = struct.Struct("<IIIIQIIiI")
@@ -44,7 +46,7 @@ class Sidecar:
         self.server.bind(str(self.path))
         self.server.listen()
 
-    def accept(self, timeout_s=5):
+    def accept(self, timeout_s=PATIENCE_S):
         self.server.settimeout(timeout_s)
         self.connection, _ = self.server.accept()
         self.connection.settimeout(timeout_s)
@@ -55,7 +57,7 @@ class Sidecar:
         self.server.close()
         self.path.unlink()
 
-    def read(self, kind, timeout_s=5):
+    def read(self, kind, timeout_s=PATIENCE_S):
         self.connection.settimeout(timeout_s)
         header = self._exactly(8)
         length, got, fds = struct.unpack("<IHH", header)
@@ -120,7 +122,11 @@ def launch(launch_path, sidecar, tmp_path):
 
 
 def run(launch_path, *command, **popen):
-    return subprocess.run([launch_path, "--no-sidecar", "--", *map(str, command)], capture_output=True, timeout=30, **popen)
+    return subprocess.run([launch_path, "--no-sidecar", "--", *map(str, command)], capture_output=True, timeout=PATIENCE_S, **popen)
+
+
+def ready(path):
+    wait_until(lambda: b"ready" in path.read_bytes(), what="the script ready")
 
 
 def script(tmp_path, text, name="script.py"):
@@ -178,7 +184,7 @@ def test_a_file_that_is_no_program_is_told(launch_path, tmp_path):
 
 
 def test_without_a_command_it_says_how_it_is_used(launch_path):
-    result = subprocess.run([launch_path], capture_output=True, timeout=10, text=True)
+    result = subprocess.run([launch_path], capture_output=True, timeout=PATIENCE_S, text=True)
     assert result.returncode == 2
     assert "no command" in result.stderr
 
@@ -240,7 +246,7 @@ def test_a_life_with_restarts_in_place(launch, sidecar, tmp_path):
         assert process.poll() is None
     assert (tmp_path / "out").read_text() == "1 yes\n2 yes\n"
     sidecar.leave()
-    assert process.wait(5) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_it_leaves_with_the_code_of_the_last_process(launch, sidecar):
@@ -250,7 +256,7 @@ def test_it_leaves_with_the_code_of_the_last_process(launch, sidecar):
     sidecar.read(STARTED)
     assert os.WTERMSIG(sidecar.read(EXITED).status) == signal.SIGSEGV
     sidecar.leave(-1)
-    assert process.wait(5) == 139
+    assert process.wait(PATIENCE_S) == 139
 
 
 def test_it_leaves_with_a_given_code_and_ends_the_process(launch, sidecar, processes, wait_for):
@@ -259,7 +265,7 @@ def test_it_leaves_with_a_given_code_and_ends_the_process(launch, sidecar, proce
     sidecar.start()
     sidecar.read(STARTED)
     sidecar.leave(7)
-    assert process.wait(5) == 7
+    assert process.wait(PATIENCE_S) == 7
     wait_for(lambda: not processes(), what="every process gone")
 
 
@@ -272,7 +278,7 @@ def test_a_command_that_cannot_be_run_is_reported_with_its_reason(launch, sideca
     assert os.WEXITSTATUS(exited.status) == 127
     assert "/no/such/train.py" in exited.reason
     sidecar.leave()
-    assert process.wait(5) == 127
+    assert process.wait(PATIENCE_S) == 127
 
 
 def test_stop_ends_a_process_that_ignores_sigterm(launch, sidecar, tmp_path):
@@ -280,12 +286,11 @@ def test_stop_ends_a_process_that_ignores_sigterm(launch, sidecar, tmp_path):
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    while b"ready" not in (tmp_path / "out").read_bytes():
-        time.sleep(0.01)
+    ready(tmp_path / "out")
     begin = time.monotonic()
     sidecar.stop(grace_ms=300)
     exited = sidecar.read(EXITED)
-    assert 0.25 < time.monotonic() - begin < 2
+    assert time.monotonic() - begin > 0.25, "it had its grace"
     assert os.WTERMSIG(exited.status) == signal.SIGKILL
     assert exited.stopped == 1
 
@@ -295,35 +300,33 @@ def test_stop_lets_a_process_end_by_itself(launch, sidecar, tmp_path):
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    while b"ready" not in (tmp_path / "out").read_bytes():
-        time.sleep(0.01)
-    sidecar.stop(grace_ms=5000)
+    ready(tmp_path / "out")
+    sidecar.stop(grace_ms=60000)
     exited = sidecar.read(EXITED)
     assert (os.WEXITSTATUS(exited.status), exited.stopped) == (5, 1)
 
 
 def test_sigterm_is_reported_at_once_and_passed_on(launch, sidecar, tmp_path):
     process = launch(*script(tmp_path, """
-import signal, sys, time
+import os, signal, sys, time
 def end(*_):
-    time.sleep(0.5)
+    while not os.path.exists("may-end"):
+        time.sleep(0.01)
     sys.exit(41)
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
 time.sleep(100)
-"""))
+"""), cwd=tmp_path)
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    while b"ready" not in (tmp_path / "out").read_bytes():
-        time.sleep(0.01)
-    begin = time.monotonic()
+    ready(tmp_path / "out")
     process.terminate()
     sidecar.read(SIGNALLED)
-    assert time.monotonic() - begin < 0.3
+    (tmp_path / "may-end").touch()
     exited = sidecar.read(EXITED)
     assert os.WEXITSTATUS(exited.status) == 41
-    assert process.wait(5) == 41
+    assert process.wait(PATIENCE_S) == 41
 
 
 OBEYS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(0))\nprint('ready', flush=True)\ntime.sleep(100)\n"
@@ -335,12 +338,11 @@ def test_a_process_that_obeys_sigterm_has_not_finished(launch, sidecar, tmp_path
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    while b"ready" not in (tmp_path / "out").read_bytes():
-        time.sleep(0.01)
+    ready(tmp_path / "out")
     process.terminate()
     sidecar.read(SIGNALLED)
     assert os.WEXITSTATUS(sidecar.read(EXITED).status) == 0, "the sidecar hears the code as it is"
-    assert process.wait(5) == 143
+    assert process.wait(PATIENCE_S) == 143
 
 
 def test_sigterm_to_one_that_is_done_and_held_is_no_success_and_leave_is(launch, sidecar):
@@ -350,7 +352,7 @@ def test_sigterm_to_one_that_is_done_and_held_is_no_success_and_leave_is(launch,
     sidecar.read(STARTED)
     sidecar.read(EXITED)
     process.terminate()
-    assert process.wait(5) == 143
+    assert process.wait(PATIENCE_S) == 143
 
     process = launch("true")
     sidecar.accept()
@@ -358,7 +360,7 @@ def test_sigterm_to_one_that_is_done_and_held_is_no_success_and_leave_is(launch,
     sidecar.read(STARTED)
     sidecar.read(EXITED)
     sidecar.leave(-1)
-    assert process.wait(5) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_without_a_sidecar_the_code_after_sigterm_is_that_of_the_process(launch_path, tmp_path):
@@ -367,7 +369,7 @@ def test_without_a_sidecar_the_code_after_sigterm_is_that_of_the_process(launch_
     process = subprocess.Popen([launch_path, "--no-sidecar", "--", sys.executable, str(path)], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_sigterm_before_the_start_ends_it(launch, sidecar):
@@ -375,16 +377,16 @@ def test_sigterm_before_the_start_ends_it(launch, sidecar):
     sidecar.accept()
     process.terminate()
     sidecar.read(SIGNALLED)
-    assert process.wait(5) == 143
+    assert process.wait(PATIENCE_S) == 143
 
 
 def test_a_grace_time_of_its_own_bounds_sigterm(launch_path, tmp_path, wait_for):
     with open(tmp_path / "out", "wb") as out:
         process = subprocess.Popen([launch_path, "--no-sidecar", "--grace", "300ms", "--", "sh", "-c",
                                     "trap '' TERM; echo ready; while :; do sleep 1; done"], stdout=out)
-    wait_for(lambda: b"ready" in (tmp_path / "out").read_bytes(), what="the script ready")
+    ready(tmp_path / "out")
     process.terminate()
-    assert process.wait(5) == 137
+    assert process.wait(PATIENCE_S) == 137
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH])
@@ -395,7 +397,7 @@ got = []
 for n in (1, 2, 3, 10, 12, 28):
     signal.signal(n, lambda n, f: (got.append(n), print(n, flush=True)))
 print("ready", flush=True)
-end = time.monotonic() + 20
+end = time.monotonic() + 60
 while time.monotonic() < end and not got:
     time.sleep(0.01)
 time.sleep(0.2)
@@ -404,7 +406,7 @@ raise SystemExit(len(got))
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    wait_for(lambda: b"ready" in (tmp_path / "out").read_bytes(), what="the script ready")
+    ready(tmp_path / "out")
     process.send_signal(number)
     assert os.WEXITSTATUS(sidecar.read(EXITED).status) == 1
     assert process.poll() is None
@@ -450,7 +452,7 @@ def test_an_end_that_nobody_heard_is_told_later(launch, sidecar, wait_for):
     exited = sidecar.read(EXITED)
     assert os.WEXITSTATUS(exited.status) == 23
     sidecar.leave()
-    assert process.wait(5) == 23
+    assert process.wait(PATIENCE_S) == 23
 
 
 # ---- nothing is left -------------------------------------------------------------------------------------------------------
@@ -470,10 +472,6 @@ print("ready", flush=True)
 """
 
 
-def ready(path, wait_for):
-    wait_for(lambda: b"ready" in path.read_bytes(), what="the helpers started")
-
-
 def test_helpers_end_with_the_process(launch, sidecar, tmp_path, processes, wait_for):
     launch(*script(tmp_path, HELPERS + "sys.exit(4)\n"))
     sidecar.accept()
@@ -489,8 +487,8 @@ def test_stop_ends_helpers_too(launch, sidecar, tmp_path, processes, wait_for):
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    ready(tmp_path / "out", wait_for)
-    sidecar.stop(grace_ms=1000)
+    ready(tmp_path / "out")
+    sidecar.stop(grace_ms=300)
     sidecar.read(EXITED)
     assert len([line for line in processes().values() if "script.py" in line and "launch" not in line]) == 0
 
@@ -500,7 +498,7 @@ def test_a_killed_guard_leaves_nothing(launch, sidecar, tmp_path, processes, wai
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
-    ready(tmp_path / "out", wait_for)
+    ready(tmp_path / "out")
     process.kill()
     process.wait()
     wait_for(lambda: not processes(), what="every process gone")
@@ -512,9 +510,9 @@ def test_a_killed_launcher_leaves_nothing(launch, sidecar, tmp_path, processes, 
     assert hello.launcher_pid != process.pid
     sidecar.start()
     sidecar.read(STARTED)
-    ready(tmp_path / "out", wait_for)
+    ready(tmp_path / "out")
     os.kill(hello.launcher_pid, signal.SIGKILL)
-    assert process.wait(5) == 137
+    assert process.wait(PATIENCE_S) == 137
     wait_for(lambda: not processes(), what="every process gone")
 
 
@@ -527,7 +525,7 @@ time.sleep(1000)
 """, name="parent.py")
     (tmp_path / "out").touch()
     process = subprocess.Popen(parent)
-    ready(tmp_path / "out", wait_for)
+    ready(tmp_path / "out")
     process.kill()
     process.wait()
     wait_for(lambda: not processes(), what="every process gone")
@@ -546,7 +544,7 @@ def test_it_copies_itself_and_the_client_files(launch_path, tmp_path):
     (package / "__pycache__/x.pyc").write_text("")
     to = tmp_path / "shared"
     for _ in range(2):  # a sidecar that starts again installs over what runs
-        subprocess.run([launch_path, "--install", to, "--library-dir", library], check=True, timeout=20)
+        subprocess.run([launch_path, "--install", to, "--library-dir", library], check=True, timeout=PATIENCE_S)
     assert (to / "bin/ringmaster-launch").read_bytes() == pathlib.Path(launch_path).read_bytes()
     assert os.access(to / "bin/ringmaster-launch", os.X_OK)
     assert (to / "lib/libringmaster.so").read_bytes() == (library / "libringmaster.so").read_bytes()
@@ -557,7 +555,7 @@ def test_it_copies_itself_and_the_client_files(launch_path, tmp_path):
 
 def test_installing_where_nothing_can_be_written_says_so(launch_path, tmp_path):
     (tmp_path / "file").write_text("")
-    result = subprocess.run([launch_path, "--install", tmp_path / "file/dir"], capture_output=True, text=True, timeout=20)
+    result = subprocess.run([launch_path, "--install", tmp_path / "file/dir"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 1
     assert str(tmp_path / "file/dir") in result.stderr
 
@@ -650,13 +648,20 @@ def test_a_reader_that_is_gone_is_told_to_the_process(launch_path, sidecar, tmp_
 # ---- cost ------------------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_small_and_quick(launch_path, build, root):
-    released = build == root / "build"
-    began = time.monotonic()
+def test_it_is_small_and_needs_no_library(launch_path, build, root):
+    if build != root / "build":
+        return  # a sanitizer brings its own
+    assert pathlib.Path(launch_path).stat().st_size < 2 << 20
+    elf = subprocess.run(["readelf", "-d", launch_path], capture_output=True, text=True, check=True).stdout
+    assert "NEEDED" not in elf, "the launcher must be static: it runs in any image"
+
+
+def test_it_costs_little_processor_time(launch_path):
+    def used():
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return spent.ru_utime + spent.ru_stime
+
+    before = used()
     for _ in range(20):
         subprocess.run([launch_path, "--no-sidecar", "--", "/bin/true"], check=True)
-    assert (time.monotonic() - began) / 20 < (0.05 if released else 1)
-    if released:
-        assert pathlib.Path(launch_path).stat().st_size < 2 << 20
-        elf = subprocess.run(["readelf", "-d", launch_path], capture_output=True, text=True, check=True).stdout
-        assert "NEEDED" not in elf, "the launcher must be static: it runs in any image"
+    assert (used() - before) / 20 < 0.5

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from conftest import PATIENCE_S
 
 SH = "/bin/sh"
 SELF = "$$$$"  # Kubernetes reads "$$" in a command as "$"
@@ -164,19 +165,19 @@ def test_a_command_that_is_not_there(ringmaster, write_job, job_dir):
 
 
 def test_a_deadline(ringmaster, write_job, job_dir):
-    started = time.monotonic()
-    result = ringmaster("run", "-f", write_job({"Worker": (1, ["sleep", "60"])}), "--job-dir", job_dir, "--timeout", "1s")
+    result = ringmaster("run", "-f", write_job({"Worker": (1, ["sleep", "1000"])}), "--job-dir", job_dir, "--timeout", "1s")
     assert result.returncode == 1 and "DeadlineExceeded" in result.stdout, result.stdout + result.stderr
-    assert time.monotonic() - started < 15
 
 
-def test_exit_codes_are_kept_through_a_group_that_waits(ringmaster, write_job, job_dir):
+def test_exit_codes_are_kept_through_a_group_that_waits(ringmaster, write_job, job_dir, tmp_path):
     """A worker that is done waits for the others; a later failure makes everyone run again."""
     script = """
-    if [ "$RINGMASTER_RANK" = 0 ]; then echo done; exit 0; fi
-    if [ "$RINGMASTER_ROUND" = 1 ]; then sleep 0.5; kill -9 $$$$; fi
+    if [ "$RINGMASTER_RANK" = 0 ]; then echo done; touch "$SAID"; exit 0; fi
+    while [ ! -e "$SAID" ]; do sleep 0.05; done
+    if [ "$RINGMASTER_ROUND" = 1 ]; then sleep 0.3; kill -9 $$$$; fi
     """
-    result = ringmaster("run", "-f", write_job({"Worker": (2, [SH, "-c", script])}), "--job-dir", job_dir)
+    job = write_job({"Worker": (2, [SH, "-c", script])}, env={"SAID": tmp_path / "said"})
+    result = ringmaster("run", "-f", job, "--job-dir", job_dir)
     assert result.returncode == 0, result.stdout + result.stderr
     assert log_of(job_dir, "worker-0") == "done\ndone\n"
 
@@ -207,7 +208,7 @@ def test_a_sidecar_that_is_killed_comes_back(ringmaster_start, write_job, job_di
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: state_of(job_dir, "worker-1")["sidecar"]["pid"] not in (0, first), what="a new sidecar")
     go.touch()
-    assert runner.wait(30) == 0, runner.out_path.read_text() + runner.err_path.read_text()
+    assert runner.wait(PATIENCE_S) == 0, runner.out_path.read_text() + runner.err_path.read_text()
     assert "the sidecar of worker-1 ended (code 137)" in runner.out_path.read_text()
     assert log_of(job_dir, "worker-1").endswith("end\n")
 
@@ -219,7 +220,7 @@ def test_the_coordinators_sidecar_is_killed(ringmaster_start, write_job, job_dir
     wait_for(running(job_dir, "worker-0", "worker-1", "worker-2"), what="all workers run")
     os.kill(state_of(job_dir, "worker-0")["sidecar"]["pid"], signal.SIGKILL)
     go.touch()
-    assert runner.wait(40) == 0, runner.out_path.read_text() + runner.err_path.read_text()
+    assert runner.wait(PATIENCE_S) == 0, runner.out_path.read_text() + runner.err_path.read_text()
     assert status_of(job_dir)["phase"] == "Succeeded"
 
 
@@ -230,7 +231,7 @@ def test_a_launcher_that_is_killed_takes_its_process_along(ringmaster_start, wri
     state = state_of(job_dir, "worker-1")
     os.kill(state["launcher"]["pid"], signal.SIGKILL)
     wait_for(lambda: not alive(state["trainer_pid"]), what="the trainer ends with its launcher")
-    assert runner.wait(40) == 0, runner.out_path.read_text() + runner.err_path.read_text()
+    assert runner.wait(PATIENCE_S) == 0, runner.out_path.read_text() + runner.err_path.read_text()
     assert status_of(job_dir)["attempt"] == 2, "a pod that failed is made anew, in a new attempt"
 
 
@@ -248,8 +249,8 @@ def test_the_runner_is_killed_and_nothing_outlives_it(ringmaster_start, ringmast
     assert all(alive(pid) for pid in pids)
     runner.kill()
     runner.wait()
-    wait_for(lambda: not any(alive(pid) for pid in pids), timeout_s=10, what="every process is gone")
-    wait_for(lambda: not processes(), timeout_s=10, what="no grandchild is left either")
+    wait_for(lambda: not any(alive(pid) for pid in pids), what="every process is gone")
+    wait_for(lambda: not processes(), what="no grandchild is left either")
 
     result = ringmaster("run", "--resume", "--job-dir", job_dir)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -261,7 +262,7 @@ def test_ctrl_c_once_suspends_and_resume_goes_on(ringmaster_start, ringmaster, w
     runner = ringmaster_start("run", "-f", write_job({"Worker": (2, [SH, "-c", SLEEPER])}), "--job-dir", job_dir)
     wait_for(running(job_dir, "worker-0", "worker-1"), what="both workers run")
     runner.send_signal(signal.SIGINT)
-    assert runner.wait(20) == 130
+    assert runner.wait(PATIENCE_S) == 130
     assert not processes()
     out = runner.out_path.read_text()
     assert f"ringmaster run --resume --job-dir {job_dir}" in out
@@ -285,21 +286,19 @@ def test_ctrl_c_waits_for_the_grace_period_only(ringmaster_start, write_job, job
     wait_for(running(job_dir, "worker-0", "worker-1"), what="both workers run")
     started = time.monotonic()
     runner.send_signal(signal.SIGTERM)
-    assert runner.wait(20) == 130
-    assert 0.5 < time.monotonic() - started < 10
+    assert runner.wait(PATIENCE_S) == 130
+    assert time.monotonic() - started > 0.5
 
 
 def test_ctrl_c_twice_kills_at_once(ringmaster_start, write_job, job_dir, wait_for, processes):
     job = write_job({"Worker": (2, [SH, "-c", "trap '' TERM; while :; do sleep 0.1; done"])})
-    runner = ringmaster_start("run", "-f", job, "--job-dir", job_dir)
+    runner = ringmaster_start("run", "-f", job, "--job-dir", job_dir, "--grace", "1h")
     wait_for(running(job_dir, "worker-0", "worker-1"), what="both workers run")
-    started = time.monotonic()
     runner.send_signal(signal.SIGINT)
     wait_for(lambda: "once more to kill" in runner.out_path.read_text(), what="the first one is heard")
     runner.send_signal(signal.SIGINT)
-    assert runner.wait(10) == 130
-    assert time.monotonic() - started < 8
-    wait_for(lambda: not processes(), timeout_s=5, what="nothing is left")
+    assert runner.wait(PATIENCE_S) == 130
+    wait_for(lambda: not processes(), what="nothing is left")
 
 
 # ---- what cannot be run ---------------------------------------------------------------------------------------------------------
@@ -433,7 +432,7 @@ def test_two_jobs_at_once(ringmaster_start, write_job, job_dir, tmp_path, wait_f
     wait_for(running(a, "worker-0", "worker-1"), what="the first runs")
     wait_for(running(b, "worker-0", "worker-1"), what="the second runs, too")
     (tmp_path / "go").touch()
-    assert [r.wait(30) for r in runners] == [0, 0]
+    assert [r.wait(PATIENCE_S) for r in runners] == [0, 0]
     workers = [json.loads(log_of(d, "worker-0"))["cluster"]["worker"] for d in (a, b)]
     assert not set(workers[0]) & set(workers[1])
     assert not {w.split(":")[1] for w in workers[0]} & {w.split(":")[1] for w in workers[1]}
@@ -452,7 +451,7 @@ def test_a_full_disk_in_the_job_directory(ringmaster_path, env, write_job, job_d
     script = "while :; do echo 0123456789012345678901234567890123456789012345678901234567890123456789; done"
     job = write_job({"Worker": (2, [SH, "-c", script])})
     command = [ringmaster_path, "run", "-f", job, "--job-dir", job_dir, "--no-logs"]
-    result = subprocess.run(on_small_disk(command, job_dir), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(on_small_disk(command, job_dir), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 3, result.stdout + result.stderr
     assert "No space left on device" in result.stderr and str(job_dir) in result.stderr
     assert f"continue with: ringmaster run --resume --job-dir {job_dir}\n" in result.stderr
@@ -467,7 +466,7 @@ def test_a_disk_that_is_full_from_the_start(ringmaster_path, env, write_job, job
     job_dir.mkdir()
     command = [SH, "-c", 'head -c 1000000 /dev/zero >"$0/fill" 2>/dev/null; exec "$@"', job_dir, ringmaster_path, "run", "-f",
                write_job({"Worker": (2, ["true"])}), "--job-dir", job_dir]
-    result = subprocess.run(on_small_disk(command, job_dir), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(on_small_disk(command, job_dir), env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert result.returncode == 3 and "No space left on device" in result.stderr, result.stderr
 
 
@@ -628,7 +627,7 @@ def on_a_terminal(command, env, cwd, columns=100):
             break
         output += piece
     os.close(parent)
-    return process.wait(30), output.decode(errors="replace")
+    return process.wait(PATIENCE_S), output.decode(errors="replace")
 
 
 @pytest.mark.parametrize(
@@ -664,7 +663,7 @@ def test_a_reader_that_goes_away_does_not_end_the_job(ringmaster_path, env, writ
     runner = subprocess.Popen([str(ringmaster_path), "run", "-f", str(job), "--job-dir", str(job_dir)], env=env, cwd=tmp_path,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     runner.stdout.close()
-    assert runner.wait(30) == 0
+    assert runner.wait(PATIENCE_S) == 0
     runner.stderr.close()
     assert status_of(job_dir)["phase"] == "Succeeded"
 
@@ -688,12 +687,15 @@ def test_status_and_logs(ringmaster, write_job, job_dir):
     assert ringmaster("status", "--job-dir", job_dir / "nowhere").returncode == 3
 
 
-def test_logs_follow(ringmaster_start, write_job, job_dir, wait_for):
-    job = write_job({"Worker": (1, [SH, "-c", "echo first; sleep 1; echo last"])})
+def test_logs_follow(ringmaster_start, write_job, job_dir, wait_for, tmp_path):
+    script = 'echo first; while [ ! -e "$GO" ]; do sleep 0.05; done; echo last'
+    job = write_job({"Worker": (1, [SH, "-c", script])}, env={"GO": tmp_path / "go"})
     runner = ringmaster_start("run", "-f", job, "--job-dir", job_dir)
     wait_for(running(job_dir, "worker-0"), what="the job runs")
     follower = ringmaster_start("logs", "--job-dir", job_dir, "-f", "worker-0")
-    assert runner.wait(30) == 0 and follower.wait(10) == 0
+    wait_for(lambda: follower.out_path.read_text() == "first\n", what="the first line")
+    (tmp_path / "go").touch()
+    assert runner.wait(PATIENCE_S) == 0 and follower.wait(PATIENCE_S) == 0
     assert follower.out_path.read_text() == "first\nlast\n"
 
 

@@ -4,11 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATIENCE_S
 
 
 def run_tool(root, tool, tree):
     command = [sys.executable, str(root / "tools" / tool), str(tree)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def write(tree, files):

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from client_world import make_job, results, start  # noqa: F401 (fixtures)
-from conftest import ROOT
+from conftest import PATIENCE_S, ROOT
 
 # Begins at the step it finds, checks all that came back, saves the next step, and waits for the end of its attempt.
 TRAIN = """
@@ -38,7 +38,6 @@ time.sleep(600)
 WORLDS = (2, 4, 2, 4, 3, 8)
 
 
-@pytest.mark.timeout_s(240)
 def test_a_job_goes_on_with_more_ranks_and_with_fewer(ringmaster, ringmaster_start, write_job, job_dir, python_path, client_library, wait_for, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRAIN))
@@ -48,12 +47,12 @@ def test_a_job_goes_on_with_more_ranks_and_with_fewer(ringmaster, ringmaster_sta
         runner = ringmaster_start("run", *(["--resume"] if step else []), "-f", manifest, "--job-dir", job_dir)
         logs = lambda: ringmaster("logs", "--job-dir", job_dir).stdout  # noqa: E731
         if step + 1 == len(WORLDS):
-            assert runner.wait(60) == 0, logs() + runner.err_path.read_text()
+            assert runner.wait(PATIENCE_S) == 0, logs() + runner.err_path.read_text()
             break
-        wait_for(lambda: runner.poll() is not None or logs().count(f"saved {step + 1}") == ranks, 60, f"{ranks} ranks have saved")  # noqa: B023
+        wait_for(lambda: runner.poll() is not None or logs().count(f"saved {step + 1}") == ranks, what=f"{ranks} ranks have saved")  # noqa: B023
         assert runner.poll() is None, logs() + runner.out_path.read_text() + runner.err_path.read_text()
         runner.send_signal(signal.SIGINT)
-        assert runner.wait(30) == 130
+        assert runner.wait(PATIENCE_S) == 130
     said = logs()
     for step, ranks in enumerate(WORLDS):
         assert said.count(f"ranks {ranks} resumed {step}\n") == ranks, said
