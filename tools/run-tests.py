@@ -155,7 +155,7 @@ def criterion(program, variant):
     stem = f"{variant}-{name.replace('/', '-')}"
     reports = LOGS / "sanitizer" / stem
     env = sanitizer_environment(variant, reports)
-    code, output = run([str(program), "-j1"], LOGS / f"unit-{stem}.log", 600, env)
+    code, output = run([str(program), "-j1"], LOGS / f"unit-{stem}.log", 900, env)
     case = Case(name)
     counts = SYNTHESIS.search(re.sub(r"\x1b\[[0-9;]*m", "", output))
     if counts:
@@ -182,7 +182,7 @@ def unit(settings, variant):
 def thread_program(program, variant):
     reports = LOGS / "sanitizer" / f"{variant}-thread-{program.name}"
     env = sanitizer_environment(variant, reports)
-    code, output = run([str(program)], LOGS / f"threads-{variant}-{program.name}.log", 600, env)
+    code, output = run([str(program)], LOGS / f"threads-{variant}-{program.name}.log", 1200, env)
     findings = sanitizer_findings(reports)
     if code == 0 and not findings:
         return Case(program.name, passed=1)
@@ -236,7 +236,7 @@ def integration(settings, variant, directory="integration"):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=15", f"--junitxml={result}"]
     if settings.only:
         command += ["-k", settings.only]
-    code, output = run([*command, f"tests/{directory}"], LOGS / f"{directory}-{variant}.log", 2400, env)
+    code, output = run([*command, f"tests/{directory}"], LOGS / f"{directory}-{variant}.log", 3600, env)
     cases = junit_cases(result)
     if not cases or (code != 0 and not any(c.failed for c in cases)):
         cases.append(Case("pytest", failed=1, detail=f"exit code {code}\n{tail(output)}"))
@@ -327,7 +327,7 @@ def checked_job(settings, variant):
     result = LOGS / f"job-{variant}.json"
     result.unlink(missing_ok=True)
     command = [sys.executable, "tools/checked-job.py", variant, str(result)]
-    code, output = run(command, LOGS / f"job-{variant}.log", 600)
+    code, output = run(command, LOGS / f"job-{variant}.log", 1500)
     return json_cases(result, code, output)
 
 
@@ -345,7 +345,7 @@ def json_cases(path, code, output):
 
 def demo(settings):
     build(settings, "release", "all")
-    code, output = run(["examples/digits/demo.sh"], LOGS / "demo.log", 900)
+    code, output = run(["examples/digits/demo.sh"], LOGS / "demo.log", 1800)
     cases = [Case("demo.sh", passed=int(code == 0), failed=int(code != 0), detail="" if code == 0 else tail(output))]
     for verdict, name, found in re.findall(r"^  (ok |BAD) (\w+ = (.*))$", output, re.M):
         ok = verdict == "ok "

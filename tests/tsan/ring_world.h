@@ -308,7 +308,7 @@ static inline bool world_form(struct world *w, uint64_t fence)
     w->fence = fence;
     for (int i = 0; i < w->size; i++)
         world_form_one(w, i, fence);
-    return world_wait(w, all_formed, 20000);
+    return world_wait(w, all_formed, 60000);
 }
 
 /* ---- clients ---- */

@@ -323,6 +323,8 @@ int main(void)
     on_all_threads(work, false);
     rm_shutdown();
     CHECK(atomic_load(&done_count) == THREADS * 40, "%d callbacks", atomic_load(&done_count));
+    for (int i = 0; i < 60000 && atomic_load(&sidecar.reports) == 0; i++)
+        usleep(1000);
     CHECK(atomic_load(&sidecar.reports) > 0, "no report came");
     end_sidecar();
     printf("threads submit at once: %s\n", failures == 0 ? "ok" : "FAILED");

@@ -28,8 +28,8 @@ static int expect_lost(struct setup *s, int dead, const char *says)
         bool barrier_lost = false;
         int lost = 0;
         for (int i = 0; i < 2; i++) {
-            bool came = client_next(&s->clients[r], 1000, &reply);
-            CHECK(came, "rank %d heard nothing within a second", r);
+            bool came = client_next(&s->clients[r], 60000, &reply);
+            CHECK(came, "rank %d heard nothing", r);
             if (came && reply.status == SHM_OK)
                 continue; /* the large one may have been done before */
             CHECK(came && reply.status == SHM_PEER_LOST && strstr(reply.text, says) == reply.text, "rank %d: %u \"%s\"", r,
@@ -56,7 +56,7 @@ static void test_killed_rank(int size, int dead)
     world_call(&s.world, node_stop, &s.world.nodes[dead]);
     (void)snprintf(says, sizeof says, "peer lost: rank %d (%s)", dead, s.world.nodes[dead].member);
     killed_in_the_middle += expect_lost(&s, dead, says) > 0;
-    CHECK(world_wait(&s.world, all_alive_lost, 1000), "not every rank was told");
+    CHECK(world_wait(&s.world, all_alive_lost, 60000), "not every rank was told");
     for (int r = 0; r < size; r++) {
         struct node *n = &s.world.nodes[r];
         if (r == dead)
@@ -66,7 +66,7 @@ static void test_killed_rank(int size, int dead)
         /* A request that comes later hears the same. */
         struct shm_request late = request_of("late", SHM_OP_BARRIER, 0, 0, 0, 0);
         (void)client_submit(&s.clients[r], &late);
-        CHECK(client_next(&s.clients[r], 1000, &reply) && reply.status == SHM_PEER_LOST && strstr(reply.text, says) == reply.text,
+        CHECK(client_next(&s.clients[r], 60000, &reply) && reply.status == SHM_PEER_LOST && strstr(reply.text, says) == reply.text,
               "rank %d, late: %u \"%s\"", r, reply.status, reply.text);
     }
 
@@ -87,7 +87,7 @@ static void test_killed_rank(int size, int dead)
     one_allreduce(&s, SHM_F32, SHM_SUM, 100000, false);
     struct shm_request stale = request_of("stale", SHM_OP_BARRIER, 0, 0, 0, 0);
     (void)client_submit(&old, &stale);
-    CHECK(client_next(&old, 1000, &reply) && reply.status == SHM_PEER_LOST, "an old client was served: %u", reply.status);
+    CHECK(client_next(&old, 60000, &reply) && reply.status == SHM_PEER_LOST, "an old client was served: %u", reply.status);
     client_drop(&old);
     tear_down(&s);
     end();
@@ -109,7 +109,7 @@ static void test_abort(int size)
     submit_large(&s, 1 << 20, size - 1);
     world_call(&s.world, abort_call, &s.world.nodes[size - 1]);
     (void)expect_lost(&s, size - 1, "peer lost: rank 1 (worker-0): said the coordinator");
-    CHECK(world_wait(&s.world, all_alive_lost, 1000), "not every rank was told");
+    CHECK(world_wait(&s.world, all_alive_lost, 60000), "not every rank was told");
     /* The same fence does not come back. */
     world_form_one(&s.world, 0, s.world.fence);
     s.world.nodes[0].formed_fence = 0;
@@ -152,7 +152,7 @@ static void test_rank_that_does_not_come(int size)
         world_call(&w, node_start, &w.nodes[r]);
         world_form_one(&w, r, w.fence);
     }
-    CHECK(world_wait(&w, all_alive_lost, 20000), "the others wait for ever");
+    CHECK(world_wait(&w, all_alive_lost, 60000), "the others wait for ever");
     char says[160];
     (void)snprintf(says, sizeof says, "peer lost: rank %d (worker-%d)", size - 1, size - 2);
     CHECK(strstr(w.nodes[0].lost_text, says) == w.nodes[0].lost_text && w.nodes[0].lost_rank == size - 1, "\"%s\"", w.nodes[0].lost_text);

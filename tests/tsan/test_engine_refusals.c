@@ -116,18 +116,18 @@ static void test_bad_requests(int size)
     set_up(&s, size, 65536);
     for (size_t i = 0; i < COUNT(BAD); i++) {
         uint64_t id = client_submit(&s.clients[0], &BAD[i].r);
-        CHECK(client_next(&s.clients[0], 10000, &reply) && reply.id == id && reply.status == SHM_INVALID &&
+        CHECK(client_next(&s.clients[0], 60000, &reply) && reply.id == id && reply.status == SHM_INVALID &&
                   strstr(reply.text, BAD[i].says) != NULL, "%s: status %u, \"%s\"", BAD[i].name, reply.status, reply.text);
     }
     q = request_of("x", SHM_OP_BARRIER, 0, 0, 0, 0);
     memset(q.name, 'n', sizeof q.name);
     (void)client_submit(&s.clients[0], &q);
-    CHECK(client_next(&s.clients[0], 10000, &reply) && reply.status == SHM_INVALID, "a name without an end: %u", reply.status);
+    CHECK(client_next(&s.clients[0], 60000, &reply) && reply.status == SHM_INVALID, "a name without an end: %u", reply.status);
     q = request_of("twice", SHM_OP_BARRIER, 0, 0, 0, 0);
     if (size > 1) {
         (void)client_submit(&s.clients[0], &q);
         (void)client_submit(&s.clients[0], &q);
-        CHECK(client_next(&s.clients[0], 10000, &reply) && reply.status == SHM_INVALID && strstr(reply.text, "already in flight"),
+        CHECK(client_next(&s.clients[0], 60000, &reply) && reply.status == SHM_INVALID && strstr(reply.text, "already in flight"),
               "a name that is in flight: %u %s", reply.status, reply.text);
         for (int r = 1; r < size; r++)
             (void)client_submit(&s.clients[r], &q);
@@ -163,7 +163,7 @@ static void test_early_requests(int size)
     }
     CHECK(world_form(&s.world, FENCE(1, 1)), "the group did not form");
     for (int r = 0; r < size; r++)
-        CHECK(client_next(&s.clients[r], 10000, &reply) && reply.status == SHM_INVALID && strstr(reply.text, "rank 99") != NULL,
+        CHECK(client_next(&s.clients[r], 60000, &reply) && reply.status == SHM_INVALID && strstr(reply.text, "rank 99") != NULL,
               "rank %d: status %u, \"%s\"", r, reply.status, reply.text);
     for (size_t i = 0; i < COUNT(empty); i++)
         collect(&s, SHM_OK, replies);
@@ -209,7 +209,7 @@ static void test_full_reply_queue(int size)
     }
     for (int r = 0; r < size; r++) {
         int got = 0;
-        while (got < many && client_next(&s.clients[r], 20000, &reply))
+        while (got < many && client_next(&s.clients[r], 60000, &reply))
             got++;
         CHECK(got == many, "rank %d: %d of %d replies", r, got, many);
     }

@@ -16,7 +16,7 @@
 #include "sidecar/supervise/attach.h"
 
 #define FENCE_NOW FENCE(1, 2)
-#define PATIENCE_MS 5000
+#define PATIENCE_MS 60000
 
 struct bench {
     char dir[64], path[96];

@@ -12,7 +12,7 @@
 #include "sidecar/ring/secure.h"
 
 #define MARKER "the gradient of layer one"
-#define LIMIT_MS 5000
+#define LIMIT_MS 60000
 
 static const uint8_t SECRET[CRYPTO_MAC_BYTES] = "of this connection, 32 bytes...", OTHER[CRYPTO_MAC_BYTES] = "of another connection, 32 bytes";
 
