@@ -6,11 +6,14 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/jobdir.h"
 #include "cli/outcome.h"
+#include "cli/runner_scale.h"
+#include "cli/target.h"
 #include "cli/waiting.h"
 #include "job/job.h"
 
-struct change_options { bool wait; int64_t timeout_ms; struct cluster_options cluster; };
+struct change_options { const char *job_dir, *default_dir; bool wait; int64_t timeout_ms; struct cluster_options cluster; };
 
 #define WAIT_ROWS(text) \
     { .flag = "wait", .letter = 'w', .type = OPT_BOOL, .at = OPT_AT(struct change_options, wait, bool), .help = text }, \
@@ -20,7 +23,13 @@ struct change_options { bool wait; int64_t timeout_ms; struct cluster_options cl
 static const struct opt_def SUSPEND_OPTIONS[] = { WAIT_ROWS("wait until the pods are gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def RESUME_OPTIONS[] = { WAIT_ROWS("wait until it runs"), CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def CHECKPOINT_OPTIONS[] = { WAIT_ROWS("wait until it is committed"), CLUSTER_OPTIONS(struct change_options, cluster) };
-static const struct opt_def SCALE_OPTIONS[] = { CLUSTER_OPTIONS(struct change_options, cluster) };
+static const struct opt_def SCALE_OPTIONS[] = {
+    { .flag = "job-dir", .type = OPT_TEXT, .at = OPT_AT(struct change_options, job_dir, const char *), .value = "DIR",
+      .help = "directory of a job of 'ringmaster run'" },
+    { .flag = "default-job-dir", .env = "RINGMASTER_JOB_DIR", .type = OPT_TEXT, .at = OPT_AT(struct change_options, default_dir, const char *),
+      .hidden = true },
+    CLUSTER_OPTIONS(struct change_options, cluster),
+};
 static const struct opt_def DELETE_OPTIONS[] = { WAIT_ROWS("wait until it is gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
 
 typedef int change_fn(struct cluster *c, const char *name, const struct change_options *o);
@@ -180,25 +189,65 @@ static int scale(struct cluster *c, const char *name, int64_t replicas)
     return COMMAND_OK;
 }
 
+/* The number is left in the job's directory, where its runner finds it. */
+static int scale_local(const char *path, int64_t replicas)
+{
+    struct error e = ERROR_INIT;
+    struct jobdir dir = JOBDIR_INIT;
+    auto_jobfile struct jobfile file = { .tree = NULL };
+    auto_free char *report = NULL, *text = xasprintf("%lld\n", (long long)replicas);
+    int code = COMMAND_CANNOT_RUN;
+    if (jobdir_look(path, &dir, &e) < 0 || jobdir_load_job(&dir, &file, &report, &e) < 0)
+        return command_fail("scale", code, &e);
+    auto_free char *place = jobdir_path(&dir, JOBDIR_SCALE);
+    int32_t before = file.job->spec.roles[ROLE_WORKER].present ? file.job->spec.roles[ROLE_WORKER].replicas : 0;
+    if (scale_check(file.job, replicas, &e) < 0)
+        code = COMMAND_USAGE;
+    else if (!jobdir_busy(&dir))
+        (void)error_set(&e, ERROR_INVALID, "no runner is at work in %.300s: continue with 'ringmaster run --resume', then scale", dir.path);
+    else if (jobdir_put(place, text, &e) == 0)
+        code = COMMAND_OK;
+    if (code == COMMAND_OK)
+        printf("%s scaled from %d to %lld workers\n", file.job->name, before, (long long)replicas);
+    else
+        code = command_fail("scale", code, &e);
+    jobdir_release(&dir);
+    return code;
+}
+
+static int scale_on_cluster(const struct change_options *o, const char *name, int64_t replicas)
+{
+    struct error e = ERROR_INIT;
+    struct cluster c = CLUSTER_INIT;
+    if (cluster_open(&o->cluster, &c, &e) < 0)
+        return command_fail("scale", COMMAND_CANNOT_RUN, &e);
+    int code = scale(&c, name, replicas);
+    cluster_close(&c);
+    return code;
+}
+
 static int scale_command(int argc, char **argv)
 {
     struct change_options o = { .wait = false };
     struct error e = ERROR_INIT;
-    struct cluster c = CLUSTER_INIT;
+    struct target target = { .local = false };
     int64_t replicas = 0;
     int next, code;
     if (!command_parse(&COMMAND_SCALE, argc, argv, false, &o, &next, &code))
         return code;
-    if (next + 2 != argc)
-        (void)error_set(&e, ERROR_INVALID, "give a job and the number of its workers, as in: ringmaster scale mnist 8");
-    else if (!text_int(argv[next + 1], &replicas) || replicas < 0 || replicas > INT32_MAX)
-        (void)error_set(&e, ERROR_INVALID, "found \"%.60s\", expected a number of workers", argv[next + 1]);
+    const char *name = argc - next == 2 ? argv[next] : NULL;
+    struct target_words words = { .job_dir = o.job_dir, .default_dir = o.default_dir, .name = name, .name_holds_job = jobdir_holds_job(name),
+                                  .cluster_named = cluster_is_named(&o.cluster) };
+    if (target_choose(&words, &target, &e) == 0) {
+        if (argc - next != (target.name_used ? 2 : 1) || (!target.local && target.name == NULL))
+            (void)error_set(&e, ERROR_INVALID, "give a job and the number of its workers, as in: ringmaster scale mnist 8");
+        else if (!text_int(argv[argc - 1], &replicas) || replicas < 0 || replicas > INT32_MAX)
+            (void)error_set(&e, ERROR_INVALID, "found \"%.60s\", expected a number of workers", argv[argc - 1]);
+    }
     if (e.kind != ERROR_NONE)
-        return command_usage("scale", &e);
-    if (cluster_open(&o.cluster, &c, &e) < 0)
-        return command_fail("scale", COMMAND_CANNOT_RUN, &e);
-    code = scale(&c, argv[next], replicas);
-    cluster_close(&c);
+        code = command_usage("scale", &e);
+    else
+        code = target.local ? scale_local(target.job_dir, replicas) : scale_on_cluster(&o, target.name, replicas);
     return code;
 }
 
@@ -229,9 +278,11 @@ const struct command COMMAND_CHECKPOINT_NOW = {
 };
 
 const struct command COMMAND_SCALE = {
-    .name = "scale", .summary = "change the number of workers of a job of a cluster", .run = scale_command, .takes = WORDS_JOB,
-    .usage = "scale NAME N [-n NAMESPACE]",
-    .about = "Sets the number of workers, as 'kubectl scale' does; it stays within spec.elasticPolicy where there is one.",
+    .name = "scale", .summary = "change the number of workers of a job", .run = scale_command, .takes = WORDS_JOB,
+    .usage = "scale NAME N [-n NAMESPACE]\nscale --job-dir DIR N",
+    .about = "Sets the number of workers, as 'kubectl scale' does; it stays within spec.elasticPolicy where there is one. In a job with an\n"
+             "elasticPolicy whose program uses elastic.run the other processes stay and go on in a ring of the new size; every other job\n"
+             "saves a checkpoint and starts its processes again.\n\n" TARGET_RULE,
     .options = SCALE_OPTIONS, .option_count = COUNT(SCALE_OPTIONS), .notes = CODES ".",
 };
 

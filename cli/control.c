@@ -125,11 +125,11 @@ int control_new(struct loop *loop, const char *path, const char *job_uid, contro
     return 0;
 }
 
-bool control_command(struct control *c, enum report_command command, int64_t grace_ms)
+bool control_command(struct control *c, enum report_command command, int64_t number)
 {
     if (c->fd < 0)
         return false;
-    auto_free char *text = report_command_encode(command, grace_ms);
+    auto_free char *text = report_command_encode(command, number);
     auto_free char *line = xasprintf("%s\n", text);
     size_t len = strlen(line);
     /* A few bytes into an empty socket buffer: what does not fit means that nobody reads there. */

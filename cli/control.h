@@ -19,7 +19,7 @@ typedef void control_note_fn(void *ctx, const char *text);
 MUST_CHECK int control_new(struct loop *loop, const char *path, const char *job_uid /* kept */, control_report_fn *report,
                            control_note_fn *note, void *ctx, struct control **ret, struct error *e);
 /* False when no coordinator is connected. */
-bool control_command(struct control *c, enum report_command command, int64_t grace_ms);
+bool control_command(struct control *c, enum report_command command, int64_t number /* report.h */);
 void control_free(struct control *c); /* NULL is fine */
 
 #endif

@@ -5,6 +5,7 @@
  *   status.json         the job's status as the CRD has it; old or new, never half
  *   lock                held (flock) by the runner as long as it lives
  *   key                 the job's key, mode 0600
+ *   scale               the number of workers that is wanted, until the runner has taken it
  *   coordinator.json    the coordinator's last report
  *   history.jsonl       steps and failures, a line each
  *   pods/MEMBER/        pod.json (as built), state.json (phase and process ids)

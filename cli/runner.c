@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "cli/command.h"
 #include "cli/observe.h"
+#include "cli/runner_scale.h"
 #include "cli/runner_state.h"
 #include "cli/view.h"
 #include "job/coordinate.h"
@@ -339,6 +340,7 @@ static void on_tick(void *ctx)
     struct runner *r = ctx;
     int64_t now_ms = clock_mono_ms();
     pods_tick(r->pods, now_ms);
+    runner_scale(r, now_ms);
     if (r->end != RUNNER_BROKEN && now_ms - r->stored_ms >= STATUS_EVERY_MS && memcmp(r->stored, r->status, sizeof *r->status) != 0)
         store_or_break(r);
     save_report(r, now_ms);

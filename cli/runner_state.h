@@ -42,6 +42,7 @@ struct runner {
     struct coordinator_report *report;  /* newest, owned; NULL = none yet */
     char *report_text;                  /* its JSON, for coordinator.json; NULL when it is written */
     int64_t report_saved_ms;
+    int64_t told_size_ms;               /* when the coordinator was last told how many workers there are to be */
     struct history history;
     struct view shown;                  /* what the last plain lines said */
     int64_t drawn_ms, progress_ms, progress_step;

@@ -78,6 +78,15 @@ static void progress_build(const struct coordinator_report *report, struct view 
     v->loss = p.loss;
 }
 
+/* A round is as large as it was formed: the job may be about to be larger. */
+static int32_t ring_size(const struct coordinator_report *report)
+{
+    int32_t size = 0;
+    for (size_t i = 0; i < report->member_count; i++)
+        size += report->members[i].rank >= 0;
+    return size;
+}
+
 void view_build(const struct training_job *job, const struct job_status *status, const struct coordinator_report *report,
                 const struct view_pod *pods, size_t pod_count, int64_t now_wall_ms, struct view *ret_view)
 {
@@ -101,7 +110,7 @@ void view_build(const struct training_job *job, const struct job_status *status,
     if (report) {
         if (report->attempt == status->attempt && report->round > v.round)
             v.round = report->round;
-        v.ring_size = report->formed ? job_world_size(job) : 0;
+        v.ring_size = report->formed ? ring_size(report) : 0;
         for (size_t i = 0; i < report->member_count; i++)
             if (report->members[i].busbw_gbps > v.busbw_gbps)
                 v.busbw_gbps = report->members[i].busbw_gbps;

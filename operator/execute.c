@@ -585,9 +585,22 @@ static void ask_for_checkpoint(struct work *w)
         w->requeue_at_ms = again_ms;
 }
 
+/* The coordinator's report says when it knows. */
+static void tell_size(struct work *w)
+{
+    int32_t workers = resize_is_wanted(w->job, w->status, &w->seen.coordinator);
+
+    if (w->c->say == NULL || workers == 0)
+        return;
+    auto_free char *text = report_command_encode(COMMAND_RESIZE, workers);
+    if (w->c->say(w->c->say_ctx, &w->key, text))
+        log_info("ring is to change its size", KV("namespace", w->key.ns), KV("job", w->key.name), KVI("workers", workers));
+}
+
 void execute_begin(struct work *w)
 {
     ask_for_checkpoint(w);
+    tell_size(w);
     secret_refresh(w);
     plan_join_deletions(&w->plan, &w->seen, COLLECTION_LEAST, COLLECTION_MOST);
     list_items(w);

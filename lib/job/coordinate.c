@@ -108,7 +108,6 @@ static void take_ring(const struct training_job *job, const struct coordinator_r
     bool cut = false;
 
     latest->ring.set = r->formed;
-    latest->ring.size = job_world_size(job);
     latest->ring.self_test_ok = r->self_test_ok;
     latest->ring.formed_ms = r->formed_ms;
     coordinate_stragglers(r, job->spec.health.straggler_percent, &slow);
@@ -119,6 +118,7 @@ static void take_ring(const struct training_job *job, const struct coordinator_r
         const struct member_report *m = &r->members[i];
         if (m->rank < 0)
             continue;
+        latest->ring.size++;
         if (m->bytes_reduced > most) {
             most = latest->ring.bytes_reduced = m->bytes_reduced;
             latest->ring.operations = m->operations;
@@ -133,6 +133,20 @@ static void take_ring(const struct training_job *job, const struct coordinator_r
         }
     }
     (void)snprintf(latest->ring.members, sizeof latest->ring.members, "%s", buf_text(&members));
+}
+
+/* How many workers the ring has, and whether all of its programs can go on with another number. */
+static void take_size(const struct coordinator_report *report, struct coordinator_view *v)
+{
+    v->workers_wanted = report->workers;
+    v->listens = true;
+    for (size_t i = 0; i < report->member_count; i++) {
+        const struct member_report *m = &report->members[i];
+        if (m->rank < 0)
+            continue;
+        v->workers += strncmp(m->member, "worker-", 7) == 0;
+        v->listens &= m->listens;
+    }
 }
 
 void coordinate_view(const struct training_job *job, const struct coordinator_report *report, int64_t now_wall_ms,
@@ -155,6 +169,7 @@ void coordinate_view(const struct training_job *job, const struct coordinator_re
         v->clients += m->rank >= 0 && m->state == PROCESS_RUNNING && m->attached;
         v->over |= m->rank == 0 && m->state == PROCESS_DONE && !job_restarts_as_group(job);
     }
+    take_size(report, v);
     take_progress(report, now_wall_ms, &v->latest);
     take_ring(job, report, &v->latest);
     if (report->checkpoint_step < 0)

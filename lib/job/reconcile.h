@@ -48,6 +48,9 @@ struct coordinator_view {
     int32_t clients;                   /* ranks whose process has the client library attached: they can be asked to save */
     bool group_formed;                 /* ring formed, self-test right, processes started */
     char stalled[320];                 /* a collective that waits for ranks that have not sent it; "" = none */
+    int32_t workers;                   /* in the ring, or the last one; 0 = not known */
+    int32_t workers_wanted;            /* that the coordinator makes the ring of next; 0 = it cannot change their number */
+    bool listens;                      /* the program of every rank goes into another round when their number changes */
     bool over;                         /* it has told the end of those whose end is the job's, and so everything before that */
     /* Newest values of status's sections of the same name. */
     struct job_status latest;          /* only progress, checkpoint and ring are read */
@@ -106,6 +109,8 @@ void reconcile(const struct training_job *job, const struct job_status *status, 
  * attempts of which no pod is ever created again, so that no other pod can be met. */
 void plan_join_deletions(struct plan *p, const struct observed *seen, size_t least, size_t most);
 void plan_release(struct plan *p);
+/* How many workers the coordinator is to be told to make the ring of; 0: nothing has to be told. */
+int32_t resize_is_wanted(const struct training_job *job, const struct job_status *status, const struct coordinator_view *coordinator);
 /* The coordinator is to be told to save, until the status says otherwise. */
 bool checkpoint_is_wanted(const struct training_job *job, const struct job_status *status);
 char *plan_format(const struct plan *p); /* one action per line, then "status ..." and "requeue ..."; owned; what tests compare */

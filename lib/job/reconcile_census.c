@@ -23,9 +23,18 @@ static struct slot *slot_of(const struct pass *p, const struct pod_view *pod)
     return &p->census.slots[job_ordinal(p->job, pod->role, pod->index)];
 }
 
+/* A worker that the job has no place for any more, and the ring still has: it goes when its round is over. */
+static bool is_still_in_the_ring(const struct pass *p, const struct pod_view *pod)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+
+    return p->job->spec.elastic && pod->role == ROLE_WORKER && pod->attempt == p->status->attempt && c->known && c->attempt == pod->attempt &&
+           c->workers_wanted > 0 && pod->index < c->workers && pod_is_live(pod);
+}
+
 bool pod_is_leftover(const struct pass *p, const struct pod_view *pod)
 {
-    return !has_a_place(p, pod) || slot_of(p, pod)->pod != pod;
+    return has_a_place(p, pod) ? slot_of(p, pod)->pod != pod : !is_still_in_the_ring(p, pod);
 }
 
 bool pod_is_live(const struct pod_view *pod)

@@ -231,6 +231,15 @@ static void begin_restart(struct pass *p, const char *reason, const char *messag
 
 /* ---- what follows ------------------------------------------------------------------------------------------------ */
 
+/* The ring of an elastic job is there without it: its coordinator has the others' programs wait for the new pod. */
+static bool others_stay(const struct pass *p, const struct candidate *c)
+{
+    const struct coordinator_view *seen = &p->seen->coordinator;
+
+    return p->job->spec.elastic && p->job->spec.failure.strategy == STRATEGY_IN_PLACE && job_restarts_as_group(p->job) &&
+           job_rank(p->job, c->role, c->index) > 0 && seen->known && seen->attempt == p->status->attempt && seen->workers_wanted > 0;
+}
+
 /* Only this pod is made anew, at the same attempt: the others wait in the coordinator's next round. What may still run
  * on a lost node would answer under the same fence, so that a pod which is to be deleted by force takes the attempt
  * with it. */
@@ -242,7 +251,7 @@ static bool may_replace_alone(const struct pass *p, const struct candidate *c, c
         return false;
     bool in_group = job_restarts_as_group(p->job) && job_rank(p->job, c->role, c->index) >= 0;
     return d->verdict == VERDICT_RESTART_ALONE ||
-           (in_group && p->job->spec.failure.strategy == STRATEGY_RECREATE_FAILED);
+           (in_group && p->job->spec.failure.strategy == STRATEGY_RECREATE_FAILED) || others_stay(p, c);
 }
 
 static void restart_without_charge(struct pass *p, const struct candidate *c)
@@ -363,7 +372,24 @@ static bool only_workers_differ(const struct pass *p)
     return true;
 }
 
-/* The size of the world is in every pod: another number of replicas is another attempt, free of charge. With
+/* The ring grows or shrinks at its end while its processes stay: their programs go into another round by themselves. */
+static bool can_resize(const struct pass *p)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+
+    return p->job->spec.elastic && c->known && c->attempt == p->status->attempt && c->workers_wanted > 0 && c->listens &&
+           p->census.roles[ROLE_WORKER].replicas > 0;
+}
+
+int32_t resize_is_wanted(const struct training_job *job, const struct job_status *status, const struct coordinator_view *coordinator)
+{
+    int32_t wanted = status->roles[ROLE_WORKER].replicas;
+    bool tells = coordinator->known && coordinator->attempt == status->attempt && coordinator->workers_wanted > 0;
+
+    return job->spec.elastic && tells && wanted > 0 && !phase_is_final(status->phase) && coordinator->workers_wanted != wanted ? wanted : 0;
+}
+
+/* The size of the world is in every pod: another number of replicas is another attempt, free of charge, where the ring cannot change. With
  * enableDynamicWorker nobody knows the size, and only the difference is created or deleted. */
 bool handle_scale(struct pass *p)
 {
@@ -379,7 +405,7 @@ bool handle_scale(struct pass *p)
         return false;
     (void)snprintf(message, sizeof message, "the job is scaled from %d to %d replicas", (int)was,
                    (int)job_replicas(p->job));
-    if (p->job->spec.enable_dynamic_worker && only_workers_differ(p)) {
+    if ((p->job->spec.enable_dynamic_worker || can_resize(p)) && only_workers_differ(p)) {
         p->status->roles[ROLE_WORKER].replicas = p->census.roles[ROLE_WORKER].replicas;
         condition_clear(p->job, p->status, CONDITION_PODS_READY, p->now_ms, "Scaled", "%s", message);
         p->plan->record_first = true;

@@ -368,11 +368,22 @@ static void become_running(struct pass *p)
                   (int)p->census.slot_count);
 }
 
-/* The round has ended; the pods stay and the processes in them are started again. */
+/* The failure that the round before this one ended by; NULL: it did not end by one. */
+static const struct failure *why_it_ended(const struct pass *p)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+    const struct job_status *s = p->status;
+    const struct failure *f = s->failure_count > 0 ? &s->failures[s->failure_count - 1] : NULL;
+    bool another_size = c->known && c->attempt == s->attempt && f != NULL && (f->attempt != s->attempt || f->round + 1 < c->round);
+
+    return another_size ? NULL : f;
+}
+
+/* The round has ended; the pods stay and the processes in them go on or are started again. */
 static void become_restarting(struct pass *p)
 {
     struct job_status *s = p->status;
-    const struct failure *f = s->failure_count > 0 ? &s->failures[s->failure_count - 1] : NULL;
+    const struct failure *f = why_it_ended(p);
     char who[80] = "";
 
     if (f != NULL)

@@ -15,7 +15,7 @@ static const char *const STATES[] = {
     [PROCESS_STOPPING] = "Stopping", [PROCESS_DONE] = "Done",         [PROCESS_FAILED] = "Failed",
     [PROCESS_LOST] = "Lost",
 };
-static const char *const COMMANDS[] = { [COMMAND_STOP] = "stop", [COMMAND_CHECKPOINT] = "checkpoint" };
+static const char *const COMMANDS[] = { [COMMAND_STOP] = "stop", [COMMAND_CHECKPOINT] = "checkpoint", [COMMAND_RESIZE] = "resize" };
 
 const char *process_state_name(enum process_state s)
 {
@@ -68,6 +68,8 @@ static cJSON *encode_member(const struct member_report *m)
     json_put_int(o, "pid", m->pid);
     json_put_int(o, "restarts", m->restarts);
     json_put_bool(o, "attached", m->attached);
+    if (m->listens)
+        json_put_bool(o, "listens", true);
     json_put_int(o, "step", m->step);
     json_put_int(o, "total_steps", m->total_steps);
     if (m->has_loss)
@@ -111,6 +113,8 @@ char *report_encode(const struct coordinator_report *r)
     json_put_int(o, "resume_step", r->resume_step);
     if (r->stalled[0] != '\0')
         json_put_text(o, "stalled", r->stalled);
+    if (r->workers > 0)
+        json_put_int(o, "workers", r->workers);
     if (r->over)
         json_put_bool(o, "over", true);
     if (r->gave_up) {
@@ -290,6 +294,7 @@ static void read_member(struct reader *r, const cJSON *o, struct member_report *
     m->pid = read_int32(r, o, "pid", 0, 0);
     m->restarts = read_int32(r, o, "restarts", 0, 0);
     m->attached = read_bool(r, o, "attached");
+    m->listens = read_bool(r, o, "listens");
     m->step = read_int(r, o, "step", -1, -1, INT64_MAX - 1);
     m->total_steps = read_int(r, o, "total_steps", -1, -1, INT64_MAX - 1);
     m->has_loss = json_at(o, "loss") != NULL;
@@ -320,6 +325,7 @@ static void read_state(struct reader *r, const cJSON *o, struct coordinator_repo
     read_name(r, o, "checkpoint_uri", report->checkpoint_uri, sizeof report->checkpoint_uri);
     report->resume_step = read_int(r, o, "resume_step", -1, -1, INT64_MAX - 1);
     read_words(r, o, "stalled", report->stalled, sizeof report->stalled);
+    report->workers = (int32_t)read_int(r, o, "workers", 0, 0, REPORT_MAX_MEMBERS);
     report->over = read_bool(r, o, "over");
     report->gave_up = read_bool(r, o, "gave_up");
     read_name(r, o, "give_up_reason", report->give_up_reason, sizeof report->give_up_reason);
@@ -387,17 +393,28 @@ void report_release(struct coordinator_report *r)
 
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
 
-char *report_command_encode(enum report_command command, int64_t grace_ms)
+const char *report_command_name(enum report_command command)
+{
+    return COMMANDS[command];
+}
+
+/* What the number of a command is called. */
+static const char *number_key(enum report_command command)
+{
+    return command == COMMAND_RESIZE ? "workers" : "grace_ms";
+}
+
+char *report_command_encode(enum report_command command, int64_t number)
 {
     auto_json cJSON *o = json_object();
 
     json_put_text(o, "type", "command");
     json_put_text(o, "command", COMMANDS[command]);
-    json_put_int(o, "grace_ms", grace_ms);
+    json_put_int(o, number_key(command), number);
     return json_print(o, false);
 }
 
-int report_command_decode(const char *text, size_t len, enum report_command *ret_command, int64_t *ret_grace_ms,
+int report_command_decode(const char *text, size_t len, enum report_command *ret_command, int64_t *ret_number,
                           struct error *e)
 {
     auto_json cJSON *o = NULL;
@@ -405,11 +422,11 @@ int report_command_decode(const char *text, size_t len, enum report_command *ret
 
     if (parse(text, len, "command", &o, e) < 0)
         return -1;
-    int command = read_enum(&r, o, "command", COMMANDS, COUNT(COMMANDS));
-    int64_t grace_ms = read_int(&r, o, "grace_ms", 0, 0, INT32_MAX);
+    enum report_command command = (enum report_command)read_enum(&r, o, "command", COMMANDS, COUNT(COMMANDS));
+    int64_t number = read_int(&r, o, number_key(command), 0, 0, command == COMMAND_RESIZE ? REPORT_MAX_MEMBERS : INT32_MAX);
     if (r.failed)
         return -1;
-    *ret_command = (enum report_command)command;
-    *ret_grace_ms = grace_ms;
+    *ret_command = command;
+    *ret_number = number;
     return 0;
 }

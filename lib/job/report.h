@@ -4,7 +4,7 @@
  *
  * Up, {"type":"state",...}: everything, at most REPORT_MIN_INTERVAL_MS apart unless something of weight changed (a process
  * ended, a round formed, a step was committed, the job's processes are done).
- * Down, {"type":"command","command":"stop"|"checkpoint","grace_ms":n}.
+ * Down, {"type":"command","command":"stop","grace_ms":n}, {...,"command":"checkpoint"} or {...,"command":"resize","workers":n}.
  */
 #ifndef JOB_REPORT_H
 #define JOB_REPORT_H
@@ -25,6 +25,7 @@ struct member_report {
     int32_t pid;                  /* of the training process in its own namespace; 0 = none */
     int32_t restarts;             /* of this process, in place */
     bool attached;                /* a client library is connected */
+    bool listens;                 /* ... and its program goes into another round when the number of workers changes */
     int64_t step, total_steps;    /* -1 = unknown */
     bool has_loss; double loss;
     double step_ms;               /* median of the last steps; 0 = unknown */
@@ -43,6 +44,7 @@ struct coordinator_report {
     int64_t checkpoint_step, checkpoint_ms; char checkpoint_uri[512]; /* committed; step -1 = none */
     int64_t resume_step;                                              /* of this round; -1 = from scratch */
     char stalled[REPORT_STALLED_MAX]; /* a collective that waits too long, for which ranks; "" = none */
+    int32_t workers;              /* that the ring has, or is to have when its members come to it; 0 = not told */
     bool over;                    /* every rank is done and released: no round will end any more */
     bool gave_up; char give_up_reason[64]; char give_up_message[256];
     int64_t sent_ms;
@@ -60,8 +62,11 @@ char *report_last_word(const struct coordinator_report *r);
 /* `a` tells of something that `b` (may be NULL) does not know. */
 bool report_is_ahead(const struct coordinator_report *a, const struct coordinator_report *b);
 
-enum report_command { COMMAND_STOP, COMMAND_CHECKPOINT };
-char *report_command_encode(enum report_command command, int64_t grace_ms);
-MUST_CHECK int report_command_decode(const char *text, size_t len, enum report_command *ret_command, int64_t *ret_grace_ms, struct error *e);
+/* `number`: grace_ms of STOP, workers of RESIZE; else 0. RESIZE: the ring of an elastic job is to have so many workers. It takes effect
+ * in a round of its own, as soon as the newcomers are there and the others' programs come to it. */
+enum report_command { COMMAND_STOP, COMMAND_CHECKPOINT, COMMAND_RESIZE };
+const char *report_command_name(enum report_command command);
+char *report_command_encode(enum report_command command, int64_t number);
+MUST_CHECK int report_command_decode(const char *text, size_t len, enum report_command *ret_command, int64_t *ret_number, struct error *e);
 
 #endif

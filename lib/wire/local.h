@@ -40,6 +40,7 @@ enum local_type {
     LOCAL_FLUSH = 37,          /* struct local_flush: reply LOCAL_FLUSHED when nothing staged is left uncommitted */
     LOCAL_FINISHED = 38,       /* struct local_finished: the training loop is done; a clean exit follows */
     LOCAL_TIMELINE = 39,       /* struct local_timeline: begin or end a record of what the ring does; may be LOCAL_REFUSED */
+    LOCAL_LISTEN = 40,         /* (empty) this program goes into another round when the number of workers changes */
     /* sidecar → client */
     LOCAL_CLIENT_READY = 48,   /* struct local_client_ready + fds: [0] memfd of shm.h, [1] eventfd client→engine, [2] eventfd engine→client */
     LOCAL_SLOTS_READY = 49,    /* struct local_slots_ready + one fd per slot */
@@ -48,6 +49,8 @@ enum local_type {
     LOCAL_COMMITTED = 52,      /* struct local_committed: unsolicited, the job has committed this step */
     LOCAL_REFUSED = 53,        /* u32 request type, then text: why the request cannot be done */
     LOCAL_SAVE = 54,           /* (empty) unsolicited: save a checkpoint after the step in work (a command, or the pod is to end) */
+
+    LOCAL_HOSTS = 55,          /* struct local_hosts: unsolicited; another round waits for this process to come to it */
 
     /* anyone of the pod → sidecar, as the only message of a connection */
     LOCAL_PROBE = 64,          /* (empty) startup probe; reply LOCAL_PROBED */
@@ -85,7 +88,7 @@ struct local_leave { int32_t exit_code; uint32_t reserved; };               /* -
 struct local_client_hello {
     uint32_t magic, version;
     uint32_t pid;
-    uint32_t next_round;     /* 1: `fence` is a round that was lost; READY comes with the one after it (elastic jobs) */
+    uint32_t next_round;     /* 1: `fence` is a round that was lost or left; READY comes with the one after it (elastic jobs) */
     uint64_t fence;          /* of its environment, or of its last READY; another than the current one is refused */
     char framework[32];      /* "tensorflow 2.21.0"; for reports */
 };
@@ -115,6 +118,8 @@ struct local_timeline { uint32_t on; uint32_t mark_cycles; char path[512]; }; /*
 struct local_flush { uint32_t timeout_ms; uint32_t reserved; };
 struct local_flushed { uint64_t committed_step; uint32_t ok; uint32_t reserved; };
 struct local_committed { uint64_t step; };
+enum local_hosts_bits { LOCAL_HOSTS_REMOVED = 1, LOCAL_HOSTS_ADDED = 2 }; /* Horovod's HostUpdateResult */
+struct local_hosts { uint32_t bits; uint32_t reserved; };
 struct local_finished { uint64_t step; };
 struct local_probed { uint32_t launcher; uint32_t member; }; /* 1: a launcher is connected; the coordinator knows this member */
 

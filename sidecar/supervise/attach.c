@@ -50,6 +50,7 @@ struct attach {
     uint64_t fence;
     uint32_t rank, size;
     int64_t resume_step;
+    uint32_t hosts;         /* what the session's clients are told of workers that come and go; 0 = none do */
     bool admits;            /* the session's process runs: who waited for the round may enter */
 };
 
@@ -222,6 +223,13 @@ static int launcher_hello(struct guest *g, const struct ipc_message *m, struct e
     return 0;
 }
 
+static void say_hosts(struct guest *g)
+{
+    struct local_hosts hosts = { .bits = g->attach->hosts };
+
+    say(g, LOCAL_HOSTS, &hosts, sizeof hosts, NULL, 0);
+}
+
 /* Makes a guest a client of the current session. */
 static void enter(struct guest *g)
 {
@@ -241,6 +249,8 @@ static void enter(struct guest *g)
     (void)snprintf(ready.job, sizeof ready.job, "%s", a->options.job);
     say(g, LOCAL_CLIENT_READY, &ready, sizeof ready, fds, 3);
     a->clients++;
+    if (a->hosts != 0)
+        say_hosts(g);
     a->events.clients(a->events.ctx, a->clients, g->framework);
 }
 
@@ -340,6 +350,7 @@ static size_t least_size(enum guest_kind kind, uint16_t type)
         { LOCAL_FLUSH, GUEST_CLIENT, sizeof(struct local_flush) },
         { LOCAL_FINISHED, GUEST_CLIENT, sizeof(struct local_finished) },
         { LOCAL_TIMELINE, GUEST_CLIENT, sizeof(struct local_timeline) },
+        { LOCAL_LISTEN, GUEST_CLIENT, 0 },
     };
 
     for (size_t i = 0; i < COUNT(table); i++) {
@@ -408,6 +419,10 @@ static void client_message(struct guest *g, const struct ipc_message *m)
         break;
     case LOCAL_TIMELINE:
         on_timeline(g, &u.timeline);
+        break;
+    case LOCAL_LISTEN:
+        if (g->attach->events.listens != NULL)
+            g->attach->events.listens(g->attach->events.ctx);
         break;
     case LOCAL_FINISHED:
         log_info("training loop finished", KVI("step", u.finished.step));
@@ -534,6 +549,7 @@ void attach_session(struct attach *a, uint64_t fence, uint32_t rank, uint32_t si
     a->rank = rank;
     a->size = size;
     a->resume_step = resume_step;
+    a->hosts = 0;
     a->admits = false; /* not before its process is to run */
 }
 
@@ -563,6 +579,15 @@ void attach_leave(struct attach *a, int32_t code)
 
     if (a->launcher != NULL)
         say(a->launcher, LOCAL_LEAVE, &word, sizeof word, NULL, 0);
+}
+
+void attach_hosts(struct attach *a, uint32_t bits)
+{
+    a->hosts = bits;
+    for (struct guest *g = a->guests; g != NULL; g = g->next) {
+        if (g->kind == GUEST_CLIENT && g->fence == a->fence)
+            say_hosts(g);
+    }
 }
 
 void attach_committed(struct attach *a, int64_t step)

@@ -19,6 +19,7 @@ struct attach;
 struct attach_events {
     void (*launcher)(void *ctx, const struct trainer_event *event); /* HELLO, GONE, STARTED, EXITED or SIGNALLED */
     void (*report)(void *ctx, const char *text, size_t len, struct error *e, bool *ret_taken); /* false: e is told to the client */
+    void (*listens)(void *ctx);                                     /* a client's program goes into another round when asked. May be NULL */
     void (*clients)(void *ctx, size_t attached, const char *framework); /* their number changed */
     void (*parked)(void *ctx, bool waits);                          /* a client waits for the next round; or none does any more. May be NULL */
     bool (*timeline)(void *ctx, bool on, const char *path, bool mark_cycles, struct error *e); /* NULL: nothing can record */
@@ -53,6 +54,8 @@ void attach_start(struct attach *a, uint64_t fence, const char *environment, siz
 void attach_stop(struct attach *a, uint64_t fence, uint32_t grace_ms);
 void attach_leave(struct attach *a, int32_t code);
 
+/* Asks the programs of this session to come to another round: bits of wire/local.h. Clients that attach later hear it, too. */
+void attach_hosts(struct attach *a, uint32_t bits);
 void attach_committed(struct attach *a, int64_t step); /* tells the clients; answers flushes */
 void attach_ready(struct attach *a);                   /* the checkpoint engine is not busy any more */
 void attach_save(struct attach *a);                    /* asks the clients for a checkpoint */

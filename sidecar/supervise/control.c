@@ -151,15 +151,15 @@ static int flush(struct control *c, struct error *e)
 static void on_text(struct control *c, const char *text, size_t len)
 {
     enum report_command command;
-    int64_t grace_ms = 0;
+    int64_t number = 0;
     struct error e = ERROR_INIT;
 
     if (len == 0)
         return;
-    if (report_command_decode(text, len, &command, &grace_ms, &e) != 0)
+    if (report_command_decode(text, len, &command, &number, &e) != 0)
         log_warn_from("command not understood", &e);
     else
-        c->on_command(c->ctx, command, grace_ms);
+        c->on_command(c->ctx, command, number);
 }
 
 static int take_lines(struct control *c, struct error *e)

@@ -12,7 +12,7 @@
 
 struct control;
 
-typedef void control_command_fn(void *ctx, enum report_command command, int64_t grace_ms);
+typedef void control_command_fn(void *ctx, enum report_command command, int64_t number /* report.h */);
 typedef void control_connected_fn(void *ctx); /* the reader is new: send the whole state */
 
 struct control_options {

@@ -56,7 +56,7 @@ static bool in_ring(const struct coordinator *c, int32_t member)
 /* Members that must be there for a round: all but those which the job has gone on without. */
 static bool is_needed(const struct coordinator_member *m)
 {
-    return !m->ignored && !m->released;
+    return !m->ignored && !m->released && !m->outside;
 }
 
 void step_abort(struct step *s, int32_t member, const char *text)
@@ -91,7 +91,7 @@ bool step_all_done(const struct coordinator *c)
     return fence != 0;
 }
 
-static bool is_ready(const struct coordinator_member *m)
+bool step_is_ready(const struct coordinator_member *m)
 {
     return m->joined && m->trainer.state != PROCESS_LOST && !trainer_is_busy(&m->trainer) && !m->trainer.terminating;
 }
@@ -99,7 +99,7 @@ static bool is_ready(const struct coordinator_member *m)
 static bool all_ready(const struct coordinator *c)
 {
     for (int32_t i = 0; i < c->count; i++) {
-        if (is_needed(&c->members[i]) && !is_ready(&c->members[i]))
+        if (is_needed(&c->members[i]) && !step_is_ready(&c->members[i]))
             return false;
     }
     return true;
@@ -183,6 +183,7 @@ static void try_gather(struct step *s)
 
 void step_gather(struct step *s, int64_t delay_ms)
 {
+    (void)resize_apply(s);
     s->c->gather_from_ms = s->now->mono_ms + delay_ms;
     step_enter(s, COORDINATOR_GATHER, 0);
     try_gather(s);
@@ -269,6 +270,7 @@ static void try_run(struct step *s)
         return;
     }
     c->form_backoff_ms = 0;
+    c->hosts = 0;
     if (c->group && step_all_done(c)) { /* this coordinator is new: it had to claim, to commit what its predecessor left undecided */
         go_save(s);
         return;
@@ -289,8 +291,11 @@ static void learn(struct step *s, const struct join *j)
 
     if (FENCE_ATTEMPT(fence) == (uint32_t)c->attempt && (int64_t)FENCE_ROUND(fence) > c->seen_round)
         c->seen_round = (int32_t)FENCE_ROUND(fence);
-    if (c->fence == 0 && history_is_newer(&j->history, &c->history))
+    if (c->fence == 0 && history_is_newer(&j->history, &c->history)) {
         c->history = j->history;
+        resize_want(c, c->history.workers);
+        (void)resize_apply(s);
+    }
 }
 
 static bool all_joined(const struct coordinator *c)
@@ -308,7 +313,7 @@ static void join_running(struct step *s, int32_t member)
     struct coordinator_member *m = &c->members[member];
 
     (void)step_emit(s, OUTPUT_FORM, member);
-    if (m->trainer.state == PROCESS_WAITING || (m->start_wanted && is_ready(m))) {
+    if (m->trainer.state == PROCESS_WAITING || (m->start_wanted && step_is_ready(m))) {
         m->start_wanted = false;
         (void)step_emit(s, OUTPUT_START, member);
     } else if (m->trainer.state == PROCESS_FAILED && m->trainer.fence == c->fence && m->restart_at_ms == 0) {
@@ -332,47 +337,70 @@ static void join_ended(struct step *s, int32_t member)
 
 static void on_lost(struct step *s, const struct coordinator_event *ev);
 
+static void take_join(struct coordinator_member *m, struct join *j)
+{
+    int32_t restarts = m->trainer.restarts;
+
+    m->joined = true;
+    (void)snprintf(m->host, sizeof m->host, "%s", j->host);
+    m->port = j->port;
+    m->trainer = j->trainer;
+    m->trainer.restarts = m->trainer.restarts > restarts ? m->trainer.restarts : restarts;
+    cJSON_Delete(m->holdings);
+    m->holdings = TAKE(j->holdings);
+}
+
+/* A worker that waits for a place: there is none any more when all is over. */
+static void join_outside(struct step *s, int32_t member)
+{
+    if (s->c->phase == COORDINATOR_OVER)
+        step_emit(s, OUTPUT_LEAVE, member)->exit_code = 0;
+    else if (s->c->phase == COORDINATOR_GATHER && resize_apply(s))
+        try_gather(s);
+}
+
 static void on_join(struct step *s, const struct coordinator_event *ev)
 {
     struct coordinator *c = s->c;
-    struct coordinator_member *m = &c->members[ev->member];
-    int32_t restarts = m->trainer.restarts;
+    int32_t member = ev->member;
 
-    if (m->joined) {
-        struct coordinator_event lost = { .kind = EVENT_LOST, .member = ev->member, .text = "it joined again" };
+    if (c->members[member].joined) {
+        struct coordinator_event lost = { .kind = EVENT_LOST, .member = member, .text = "it joined again" };
         on_lost(s, &lost);
     }
     learn(s, ev->join);
-    m->joined = true;
-    (void)snprintf(m->host, sizeof m->host, "%s", ev->join->host);
-    m->port = ev->join->port;
-    m->trainer = ev->join->trainer;
-    m->trainer.restarts = m->trainer.restarts > restarts ? m->trainer.restarts : restarts;
-    cJSON_Delete(m->holdings);
-    m->holdings = TAKE(ev->join->holdings);
+    member = coordinator_find(c, ev->join->member); /* places may have changed */
+    if (member < 0)
+        return;
+    struct coordinator_member *m = &c->members[member];
+    take_join(m, ev->join);
     (void)step_emit(s, OUTPUT_REPORT, -1);
+    if (m->outside) {
+        join_outside(s, member);
+        return;
+    }
 
     if (c->phase == COORDINATOR_GATHER && c->history.gave_up)
         step_enter(s, COORDINATOR_GAVE_UP, 0);
     switch (c->phase) {
     case COORDINATOR_GATHER:
         if (c->group && trainer_is_busy(&m->trainer))
-            step_regroup(s, ev->member, "a new round is about to form");
+            step_regroup(s, member, "a new round is about to form");
         if (all_joined(c))
             verdict_explain_restart(s);
         try_gather(s);
         break;
     case COORDINATOR_RUN:
-        join_running(s, ev->member);
+        join_running(s, member);
         break;
     case COORDINATOR_OVER:
-        (void)step_emit(s, in_ring(c, ev->member) ? OUTPUT_RELEASE : OUTPUT_FORM, ev->member);
+        (void)step_emit(s, in_ring(c, member) ? OUTPUT_RELEASE : OUTPUT_FORM, member);
         break;
     case COORDINATOR_STOPPED:
-        step_emit(s, OUTPUT_COMMAND, ev->member)->grace_ms = STOP_GRACE_MS;
+        step_emit(s, OUTPUT_COMMAND, member)->grace_ms = STOP_GRACE_MS;
         break;
     case COORDINATOR_GAVE_UP: case COORDINATOR_HANDED:
-        join_ended(s, ev->member);
+        join_ended(s, member);
         break;
     case COORDINATOR_CLAIM: case COORDINATOR_FORM: case COORDINATOR_SETTLE: case COORDINATOR_SAVE: case COORDINATOR_STALE:
         break;
@@ -389,7 +417,7 @@ static void on_lost(struct step *s, const struct coordinator_event *ev)
     if (was_lost)
         return;
     (void)step_emit(s, OUTPUT_REPORT, -1);
-    if (m->released)
+    if (m->released || m->outside)
         return;
     if (c->phase == COORDINATOR_CLAIM) {
         step_gather(s, 0); /* nobody has been told of the round */
@@ -431,6 +459,7 @@ static void on_trainer(struct step *s, const struct coordinator_event *ev)
     m->trainer.restarts = before.restarts > m->trainer.restarts ? before.restarts : m->trainer.restarts;
     (void)step_emit(s, OUTPUT_REPORT, -1);
     if (c->phase == COORDINATOR_GATHER) {
+        (void)resize_apply(s);
         try_gather(s);
         return;
     }
@@ -480,10 +509,17 @@ static void on_ring(struct step *s, const struct coordinator_event *ev)
 
 static void on_command(struct step *s, const struct coordinator_event *ev)
 {
+    if (ev->command == COMMAND_RESIZE) {
+        resize_want(s->c, (int32_t)ev->number);
+        if (s->c->phase == COORDINATOR_GATHER && resize_apply(s))
+            try_gather(s);
+        (void)step_emit(s, OUTPUT_REPORT, -1);
+        return;
+    }
     struct coordinator_output *o = step_emit(s, OUTPUT_COMMAND, -1);
 
     o->command = ev->command;
-    o->grace_ms = ev->grace_ms;
+    o->grace_ms = ev->number;
     if (ev->command == COMMAND_STOP && s->c->phase != COORDINATOR_OVER && s->c->phase != COORDINATOR_GAVE_UP)
         step_enter(s, COORDINATOR_STOPPED, 0);
 }
@@ -508,6 +544,10 @@ static void try_release(struct step *s)
         if (c->members[i].joined)
             (void)step_emit(s, OUTPUT_RELEASE, i);
     }
+    for (int32_t i = c->world; i < c->count; i++) {
+        if (c->members[i].outside && c->members[i].joined)
+            step_emit(s, OUTPUT_LEAVE, i)->exit_code = 0;
+    }
     step_enter(s, COORDINATOR_OVER, 0);
 }
 
@@ -528,8 +568,8 @@ static void on_tick(struct step *s)
         if (m->restart_at_ms == 0 || s->now->mono_ms < m->restart_at_ms)
             continue;
         m->restart_at_ms = 0;
-        m->start_wanted = c->phase == COORDINATOR_RUN && !is_ready(m); /* then when it joins again */
-        if (c->phase == COORDINATOR_RUN && is_ready(m))
+        m->start_wanted = c->phase == COORDINATOR_RUN && !step_is_ready(m); /* then when it joins again */
+        if (c->phase == COORDINATOR_RUN && step_is_ready(m))
             (void)step_emit(s, OUTPUT_START, i);
     }
 }
@@ -578,5 +618,6 @@ void coordinator_step(struct coordinator *c, const struct coordinator_event *eve
         on_tick(&s);
         break;
     }
+    resize_look(&s);
     try_release(&s);
 }

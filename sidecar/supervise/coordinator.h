@@ -15,6 +15,7 @@
 #define SETTLE_LEFT_MS 3000    /* after the loss of a training process: how it ended is on its way */
 #define STOP_GRACE_MS 2000      /* SIGTERM to SIGKILL, at ABORT */
 #define SAVE_LIMIT_MS 60000     /* longest wait for the last checkpoint before RELEASE */
+#define GROW_WAIT_MS 10000      /* for the rest of several newcomers, once the first is there */
 
 enum coordinator_phase {
     COORDINATOR_GATHER,   /* until every member is there and none runs a process */
@@ -36,6 +37,7 @@ struct coordinator_member {
     enum job_role role;
     int32_t index, rank, port;
     bool joined, formed, released, ignored; /* ignored: failed, and the job goes on without it */
+    bool outside;                     /* a worker that has no place in the ring: about to come, or to go; behind the ring, rank -1 */
     cJSON *holdings;
     struct trainer_view trainer;
     struct progress_view progress;
@@ -61,6 +63,10 @@ struct coordinator {
     bool group;                       /* job_restarts_as_group */
     int64_t form_timeout_ms;
     struct coordinator_member *members; /* by rank, then those outside the ring */
+    uint32_t roster;                  /* changes whenever members get other places */
+    int32_t workers;                  /* that the ring has or is to have */
+    uint32_t hosts;                   /* what the programs of this round were told of that: bits of wire/local.h */
+    int64_t grow_at_ms;               /* until when more newcomers are waited for; 0 = none are */
 
     enum coordinator_phase phase;
     uint64_t fence;                   /* of the round that forms, runs or ran last; 0 = none in this process's life */
@@ -99,7 +105,7 @@ struct coordinator_event {
     const struct error *why;          /* CLAIMED: NULL = well */
     uint64_t newest_epoch;            /* CLAIMED */
     enum report_command command;
-    int64_t grace_ms;
+    int64_t number;                   /* COMMAND: report.h */
 };
 
 struct coordinator_now { int64_t mono_ms, wall_ms; };
@@ -108,6 +114,7 @@ enum coordinator_output_kind {
     OUTPUT_CLAIM,    /* checkpoint_claim(fence) with the ring members' holdings */
     OUTPUT_FORM,     /* to one member (alone), or to all (member -1) */
     OUTPUT_START, OUTPUT_ABORT, OUTPUT_RELEASE, OUTPUT_LEAVE, OUTPUT_COMMAND, /* to one member, or to all */
+    OUTPUT_HOSTS,    /* to all of the ring: the programs are to come to another round */
     OUTPUT_HISTORY,  /* to all: it has changed outside a forming */
     OUTPUT_REPORT,   /* something of weight changed: report at once */
 };
@@ -119,6 +126,7 @@ struct coordinator_output {
     int64_t grace_ms;    /* ABORT, COMMAND */
     bool stay;           /* ABORT: another round follows, and processes that can may go on in it */
     enum report_command command;
+    uint32_t hosts;      /* HOSTS: bits of wire/local.h */
     char text[256];      /* ABORT: why, for the people who read the trainers' errors */
 };
 

@@ -18,6 +18,7 @@ struct guest { /* the connection of one member */
     struct hub *hub;
     struct channel *channel; /* NULL: none */
     int32_t member;
+    char name[PEER_MEMBER_MAX];
     bool joined;
 };
 
@@ -25,7 +26,8 @@ struct hub {
     struct loop *loop;
     struct member *member;
     struct coordinator core;
-    struct guest *guests; /* by member */
+    struct guest **guests; size_t guest_count; /* by member; each stays where it is as long as there is a member of its name */
+    uint32_t roster;       /* of the core, that guests were seated by */
     int64_t peer_timeout_ms;
     struct control *control; /* NULL: nobody wants reports */
     const char *last_word;   /* NULL: nobody reads it */
@@ -91,11 +93,11 @@ static void leave_last_word(struct hub *h)
         (void)close(fd);
 }
 
-static void on_command(void *ctx, enum report_command command, int64_t grace_ms)
+static void on_command(void *ctx, enum report_command command, int64_t number)
 {
-    struct coordinator_event event = { .kind = EVENT_COMMAND, .command = command, .grace_ms = grace_ms };
+    struct coordinator_event event = { .kind = EVENT_COMMAND, .command = command, .number = number };
 
-    log_info("command", KV("command", command == COMMAND_STOP ? "stop" : "checkpoint"));
+    log_info("command", KV("command", report_command_name(command)), KVI("number", number));
     feed(ctx, &event);
 }
 
@@ -108,7 +110,7 @@ static void on_reader(void *ctx)
 
 static void send_to(struct hub *h, int32_t member, enum peer_type type, const cJSON *body)
 {
-    struct guest *g = &h->guests[member];
+    struct guest *g = h->guests[member];
 
     if (g->channel != NULL && g->joined)
         channel_send(g->channel, type, h->core.fence, body != NULL ? cJSON_Duplicate(body, true) : NULL);
@@ -125,7 +127,12 @@ static void send_out(struct hub *h, int32_t member, enum peer_type type, const c
 
 static bool takes_part(const struct coordinator_member *m)
 {
-    return !m->ignored && !m->released;
+    return !m->ignored && !m->released && !m->outside;
+}
+
+static bool is_inside(const struct coordinator_member *m)
+{
+    return !m->outside;
 }
 
 static void on_claimed(void *ctx, const struct checkpoint_restore *restore, const struct error *why)
@@ -218,6 +225,10 @@ static void carry_out(struct hub *h, const struct coordinator_output *o)
         body = cJSON_Parse(command);
         send_out(h, o->member, PEER_COMMAND, body, NULL);
         break;
+    case OUTPUT_HOSTS:
+        json_put_int(body, "bits", o->hosts);
+        send_out(h, -1, PEER_HOSTS, body, takes_part);
+        break;
     case OUTPUT_HISTORY:
         json_put(body, "history", history_encode(&h->core.history));
         send_out(h, -1, PEER_BEAT, body, NULL);
@@ -226,6 +237,18 @@ static void carry_out(struct hub *h, const struct coordinator_output *o)
         report_soon(h, true);
         break;
     }
+}
+
+static void free_guests(struct hub *h)
+{
+    for (size_t i = 0; i < h->guest_count; i++) {
+        if (h->guests[i] != NULL)
+            channel_free(h->guests[i]->channel);
+        free(h->guests[i]);
+    }
+    free(h->guests);
+    h->guests = NULL;
+    h->guest_count = 0;
 }
 
 static void log_phase(const struct hub *h, enum coordinator_phase before)
@@ -255,6 +278,34 @@ static void log_failure(const struct hub *h, int32_t restarts_before)
              KVI("restarts", past->counters.restarts), KVI("counted", past->counters.restarts_counted));
 }
 
+/* Members have got other places: their connections follow. Of those that are no members any more they end. */
+static void seat_guests(struct hub *h)
+{
+    struct guest **seats;
+
+    if (h->roster == h->core.roster)
+        return;
+    h->roster = h->core.roster;
+    seats = xcalloc((size_t)h->core.count, sizeof *seats);
+    for (int32_t i = 0; i < h->core.count; i++) {
+        const char *name = h->core.members[i].name;
+        for (size_t k = 0; k < h->guest_count && seats[i] == NULL; k++) {
+            if (h->guests[k] != NULL && strcmp(h->guests[k]->name, name) == 0)
+                seats[i] = TAKE(h->guests[k]);
+        }
+        if (seats[i] == NULL) {
+            seats[i] = xcalloc(1, sizeof *seats[i]);
+            seats[i]->hub = h;
+            (void)snprintf(seats[i]->name, sizeof seats[i]->name, "%s", name);
+        }
+        seats[i]->member = i;
+    }
+    free_guests(h);
+    h->guests = seats;
+    h->guest_count = (size_t)h->core.count;
+    log_info("members", KVI("ranks", h->core.world), KVI("others", h->core.count - h->core.world), KVI("workers_wanted", h->core.workers));
+}
+
 static void feed(struct hub *h, const struct coordinator_event *event)
 {
     struct coordinator_outputs outputs = { .items = NULL };
@@ -263,6 +314,7 @@ static void feed(struct hub *h, const struct coordinator_event *event)
     int32_t restarts = h->core.history.counters.restarts;
 
     coordinator_step(&h->core, event, &now, &outputs);
+    seat_guests(h);
     log_failure(h, restarts);
     log_phase(h, before);
     if (h->core.phase != before || h->core.history.counters.restarts != restarts)
@@ -389,9 +441,14 @@ void hub_accept(struct hub *h, int fd, const struct peer_hello *hello)
         (void)close(fd);
         return;
     }
-    struct guest *g = &h->guests[member];
-    if (g->channel != NULL)
-        lose(g, "it connected anew");
+    if (h->guests[member]->channel != NULL)
+        lose(h->guests[member], "it connected anew");
+    member = coordinator_find(&h->core, hello->member); /* places may have changed */
+    if (member < 0) {
+        (void)close(fd);
+        return;
+    }
+    struct guest *g = h->guests[member];
     if (channel_new(h->loop, fd, on_frame, g, &g->channel, &e) != 0) {
         log_warn_from("member's connection not taken", &e, KV("member", hello->member));
         (void)close(fd);
@@ -406,7 +463,7 @@ static void tick(void *ctx)
     h->ticked_ms = now;
     loop_timer_at(h->tick, now + BEAT_MS);
     for (int32_t i = 0; i < h->core.count; i++) {
-        struct guest *g = &h->guests[i];
+        struct guest *g = h->guests[i];
         char why[64];
         if (g->channel == NULL)
             continue;
@@ -426,7 +483,7 @@ static void tick(void *ctx)
 
 static void broadcast(void *ctx, cJSON *message)
 {
-    send_out(ctx, -1, PEER_CHECKPOINT, message, NULL);
+    send_out(ctx, -1, PEER_CHECKPOINT, message, is_inside);
     cJSON_Delete(message);
 }
 
@@ -471,9 +528,7 @@ int hub_new(struct loop *l, const struct hub_options *options, struct member *me
         hub_free(h);
         return -1;
     }
-    h->guests = xcalloc((size_t)h->core.count, sizeof *h->guests);
-    for (int32_t i = 0; i < h->core.count; i++)
-        h->guests[i] = (struct guest){ .hub = h, .member = i };
+    seat_guests(h);
     struct member_hub hub = { .broadcast = broadcast, .committed = committed, .stalled = stalled, .ctx = h };
     member_set_hub(member, &hub);
     h->ticked_ms = clock_mono_ms();
@@ -488,9 +543,7 @@ void hub_free(struct hub *h)
         return;
     struct member_hub none = { .broadcast = NULL };
     member_set_hub(h->member, &none);
-    for (int32_t i = 0; h->guests != NULL && i < h->core.count; i++)
-        channel_free(h->guests[i].channel);
-    free(h->guests);
+    free_guests(h);
     coordinator_release(&h->core);
     control_free(h->control);
     loop_timer_free(h->tick);

@@ -36,9 +36,10 @@ struct member {
     bool joined;                /* JOIN was sent on this channel */
     bool stale;                 /* a newer attempt is at work: this sidecar takes no part any more */
     struct loop_timer *tick, *redial, *stay;
-    int64_t ticked_ms, complained_ms;
+    int64_t ticked_ms, complained_ms, found_ms;
 
     uint64_t fence;             /* of the newest FORM */
+    int32_t size;               /* ranks of the newest FORM, before it as the environment says */
     uint64_t formed;            /* fence that the engine has formed; 0 = none */
     struct checkpoint_restore restore;
     struct history history;
@@ -125,6 +126,10 @@ static void start_process(struct member *m, uint64_t fence)
     buf_add_bytes(&b, &nul, 1);
     buf_addf(&b, "RINGMASTER_RESUME_STEP=%lld", m->restore.found ? (long long)m->restore.step : -1LL);
     buf_add_bytes(&b, &nul, 1);
+    if (m->options.rank >= 0 && m->size != m->options.size) { /* the pod's says how many there were when it was made */
+        buf_addf(&b, "RINGMASTER_SIZE=%d", m->size);
+        buf_add_bytes(&b, &nul, 1);
+    }
     progress_reset(&m->progress, m->restore.found ? m->restore.step : -1);
     m->had_client = false;
     attach_start(m->attach, fence, b.text, b.len);
@@ -200,6 +205,14 @@ static void on_clients(void *ctx, size_t attached, const char *framework)
         log_info("client attached", KV("framework", framework), KVI("clients", attached));
 }
 
+static void on_listens(void *ctx)
+{
+    struct member *m = ctx;
+
+    m->progress.view.listens = true;
+    tell_progress(m, clock_mono_ms());
+}
+
 static void on_parked(void *ctx, bool waits)
 {
     struct member *m = ctx;
@@ -214,7 +227,7 @@ static void on_parked(void *ctx, bool waits)
 static bool on_timeline(void *ctx, bool on, const char *path, bool mark_cycles, struct error *e)
 {
     struct member *m = ctx;
-    int32_t rank = m->options.rank >= 0 ? m->options.rank : 0, size = m->options.rank >= 0 ? m->options.size : 1;
+    int32_t rank = m->options.rank >= 0 ? m->options.rank : 0, size = m->options.rank >= 0 ? m->size : 1;
 
     if (engine_timeline(m->engine, on ? path : NULL, mark_cycles, rank, size, e) < 0)
         return false;
@@ -364,6 +377,7 @@ static int on_form(struct member *m, const cJSON *body, struct error *e)
     if (f.fence > m->fence) {
         uint32_t rank = m->options.rank >= 0 ? (uint32_t)m->options.rank : 0, size = m->options.rank >= 0 ? (uint32_t)f.size : 1;
         m->fence = f.fence;
+        m->size = f.size;
         m->restore = f.restore;
         checkpoint_enter(m->checkpoint, f.fence, f.size, &f.restore);
         attach_session(m->attach, f.fence, rank, size, f.restore.found ? f.restore.step : -1);
@@ -413,16 +427,25 @@ static int on_abort(struct member *m, const cJSON *body, struct error *e)
 static int on_command(struct member *m, const cJSON *body, struct error *e)
 {
     enum report_command command;
-    int64_t grace_ms = 0;
+    int64_t number = 0;
     auto_free char *text = json_print(body, false);
 
-    if (report_command_decode(text, strlen(text), &command, &grace_ms, e) != 0)
+    if (report_command_decode(text, strlen(text), &command, &number, e) != 0)
         return -1;
     if (command == COMMAND_STOP)
-        stop_process(m, grace_ms < 0 ? 0 : grace_ms < 86400000 ? grace_ms : 86400000);
-    else
+        stop_process(m, number < 86400000 ? number : 86400000);
+    else if (command == COMMAND_CHECKPOINT)
         attach_save(m->attach);
     return 0;
+}
+
+static void on_hosts(struct member *m, const cJSON *body)
+{
+    int64_t bits = json_int(body, "bits", 0);
+
+    log_info("another number of workers waits for this process", KVI("added", (bits & LOCAL_HOSTS_ADDED) != 0),
+             KVI("removed", (bits & LOCAL_HOSTS_REMOVED) != 0));
+    attach_hosts(m->attach, (uint32_t)bits & (LOCAL_HOSTS_ADDED | LOCAL_HOSTS_REMOVED));
 }
 
 static void become_stale(struct member *m, const char *why)
@@ -458,6 +481,9 @@ static int on_word(struct member *m, const struct peer_frame *frame, const cJSON
         return 0;
     case PEER_COMMAND:
         return on_command(m, body, e);
+    case PEER_HOSTS:
+        on_hosts(m, body);
+        return 0;
     case PEER_CHECKPOINT:
         checkpoint_message(m->checkpoint, 0, body);
         return 0;
@@ -473,12 +499,14 @@ static int on_word(struct member *m, const struct peer_frame *frame, const cJSON
 
 static void hang_up(struct member *m, const struct error *why)
 {
+    int64_t now = clock_mono_ms(), again = m->found_ms + DIAL_PAUSE_MS; /* one that turns us away does not know us yet */
+
     channel_free(m->channel);
     m->channel = NULL;
     m->joined = false;
     log_warn("coordinator lost; the training process is left alone until it is back", KV("error", why->text));
     if (!m->stale)
-        loop_timer_at(m->redial, clock_mono_ms());
+        loop_timer_at(m->redial, again > now ? again : now);
 }
 
 static void on_frame(void *ctx, struct channel *c, const struct peer_frame *frame, const cJSON *body, const struct error *why)
@@ -507,6 +535,7 @@ static void on_dialled(void *ctx, int fd, const struct peer_hello *peer, const s
     if (fd >= 0 && channel_new(m->loop, fd, on_frame, m, &m->channel, &e) == 0) {
         log_info("coordinator found", KV("host", m->options.coordinator_host));
         m->complained_ms = 0;
+        m->found_ms = now;
         try_join(m);
         return;
     }
@@ -611,7 +640,7 @@ static int make_parts(struct member *m, struct error *e)
                                              .member = o->name, .rank = o->rank, .keep_last = o->checkpoint_keep };
     struct checkpoint_events checkpoint_events = { .send = checkpoint_send, .broadcast = checkpoint_broadcast,
                                                    .committed = on_committed, .failed = on_save_failed, .ready = on_ready, .ctx = m };
-    struct attach_events attach_events = { .launcher = on_launcher, .report = on_report, .clients = on_clients,
+    struct attach_events attach_events = { .launcher = on_launcher, .report = on_report, .clients = on_clients, .listens = on_listens,
                                            .parked = on_parked, .timeline = on_timeline, .is_member = is_member, .ctx = m };
 
     if (engine_new(m->loop, &engine, &engine_events, &m->engine, e) != 0 ||
@@ -626,7 +655,7 @@ int member_new(struct loop *l, const struct member_options *options, struct memb
 {
     struct member *m = xcalloc(1, sizeof *m);
 
-    *m = (struct member){ .loop = l, .options = *options, .trainer = TRAINER_INIT, .restore = { .step = -1 },
+    *m = (struct member){ .loop = l, .options = *options, .trainer = TRAINER_INIT, .restore = { .step = -1 }, .size = options->size,
                           .identity = { .key = options->key, .job_uid = options->job_uid, .member = options->name,
                                       .tls = options->tls } };
     progress_reset(&m->progress, -1);

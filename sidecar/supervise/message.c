@@ -134,6 +134,8 @@ cJSON *progress_encode(const struct progress_view *p)
     cJSON *o = json_object();
 
     json_put_bool(o, "attached", p->attached);
+    if (p->listens)
+        json_put_bool(o, "listens", true);
     json_put_bool(o, "saved", p->saved);
     json_put_int(o, "step", p->step);
     json_put_int(o, "total_steps", p->total_steps);
@@ -156,6 +158,7 @@ int progress_decode(const cJSON *o, struct progress_view *ret, struct error *e)
         return -1;
     struct progress_view p = {
         .attached = json_bool(o, "attached", false),
+        .listens = json_bool(o, "listens", false),
         .saved = json_bool(o, "saved", true),
         .step = json_int(o, "step", -1),
         .total_steps = json_int(o, "total_steps", -1),
@@ -230,7 +233,7 @@ bool history_is_newer(const struct history *a, const struct history *b)
 cJSON *history_encode(const struct history *h)
 {
     struct coordinator_report r = { .round = h->round, .counters = h->counters, .round_count = h->round_count,
-                                    .rounds = (struct round_view *)h->rounds, .gave_up = h->gave_up,
+                                    .rounds = (struct round_view *)h->rounds, .gave_up = h->gave_up, .workers = h->workers,
                                     .checkpoint_step = -1, .resume_step = -1 };
     cJSON *o = NULL;
     struct error e = ERROR_INIT;
@@ -257,6 +260,7 @@ int history_decode(const cJSON *o, struct history *ret, struct error *e)
     h.counters = r.counters;
     for (size_t i = r.round_count > ROUNDS_KEPT ? r.round_count - ROUNDS_KEPT : 0; i < r.round_count; i++)
         history_add(&h, &r.rounds[i]);
+    h.workers = r.workers;
     h.gave_up = r.gave_up;
     (void)snprintf(h.give_up_reason, sizeof h.give_up_reason, "%s", r.give_up_reason);
     (void)snprintf(h.give_up_message, sizeof h.give_up_message, "%s", r.give_up_message);

@@ -12,6 +12,7 @@
  *   RELEASE   coordinator → member   {}                   all are done: leave
  *   LEAVE     coordinator → member   {"exit_code":n}      leave with this code; -1: the process's own
  *   COMMAND   coordinator → member   report.h's command
+ *   HOSTS     coordinator → member   {"bits":n}           workers come or go: the program is asked to come to another round
  *   BEAT      either way             {} or {"history":{...}} when the coordinator's history has changed outside a forming
  *
  * Fences travel as decimal strings: JSON numbers are doubles.
@@ -46,6 +47,7 @@ struct trainer_view {
 
 struct progress_view {
     bool attached;
+    bool listens;              /* the program goes into another round when the number of workers changes */
     bool saved;                /* nothing staged here is left to persist or commit */
     int64_t step, total_steps; /* -1 = unknown */
     bool has_loss; double loss;
@@ -62,6 +64,7 @@ struct history {
     int32_t round;             /* highest number given out in this attempt */
     struct restart_counters counters;
     struct round_view rounds[ROUNDS_KEPT]; size_t round_count; /* that have ended; oldest first */
+    int32_t workers;           /* that the ring is to have, by command; 0: as many as this sidecar's environment says */
     bool gave_up; char give_up_reason[64], give_up_message[256];
 };
 

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "sidecar/supervise/coordinator.h"
+#include "sidecar/supervise/step.h"
 
 #define FORM_TIMEOUT_MS 60000
 
@@ -63,6 +63,9 @@ int coordinator_init(struct coordinator *c, const struct training_job *policy, c
         coordinator_release(c);
         return error_set(e, ERROR_INVALID, "RINGMASTER_MEMBERS: no chief, master or worker among them");
     }
+    for (int32_t i = 0; i < c->count; i++)
+        c->workers += c->members[i].role == ROLE_WORKER;
+    c->roster = 1;
     return 0;
 }
 
@@ -90,6 +93,8 @@ int64_t coordinator_deadline(const struct coordinator *c)
 
     if (c->phase == COORDINATOR_GATHER && c->gather_from_ms > 0 && c->gather_from_ms < at)
         at = c->gather_from_ms;
+    if (c->phase == COORDINATOR_RUN && c->grow_at_ms > 0 && c->grow_at_ms < at)
+        at = c->grow_at_ms;
     for (int32_t i = 0; i < c->count; i++) {
         if (c->members[i].restart_at_ms > 0 && c->members[i].restart_at_ms < at)
             at = c->members[i].restart_at_ms;
@@ -104,7 +109,7 @@ static void report_member(const struct coordinator_member *m, struct member_repo
 
     *r = (struct member_report){
         .rank = m->rank, .state = m->joined || m->released ? t->state : PROCESS_LOST, .pid = t->pid, .restarts = t->restarts,
-        .attached = p->attached, .step = p->step, .total_steps = p->total_steps, .has_loss = p->has_loss, .loss = p->loss,
+        .attached = p->attached, .listens = p->listens, .step = p->step, .total_steps = p->total_steps, .has_loss = p->has_loss, .loss = p->loss,
         .step_ms = p->step_ms, .bytes_reduced = p->bytes_reduced, .operations = p->operations, .busbw_gbps = p->busbw_gbps,
         .wait_ms = p->wait_ms, .started_ms = t->started_ms, .first_step_ms = p->first_step_ms,
     };
@@ -120,11 +125,12 @@ void coordinator_report(const struct coordinator *c, const struct coordinator_no
         .formed = c->phase == COORDINATOR_RUN || c->phase == COORDINATOR_SETTLE || c->phase == COORDINATOR_SAVE ||
                   c->phase == COORDINATOR_OVER,
         .self_test_ok = c->self_test_ok, .formed_ms = c->formed_wall_ms, .form_seconds = c->form_seconds,
-        .counters = h->counters, .round_count = h->round_count, .member_count = (size_t)c->count,
+        .counters = h->counters, .round_count = h->round_count,
         .checkpoint_step = c->committed_step, .checkpoint_ms = c->committed_wall_ms,
         .resume_step = c->restore.found ? c->restore.step : -1, .over = c->phase == COORDINATOR_OVER, .gave_up = h->gave_up, .sent_ms = now->wall_ms,
     };
 
+    r.workers = resize_is_possible(c) ? c->workers : 0;
     (void)snprintf(r.job_uid, sizeof r.job_uid, "%s", c->job_uid);
     (void)snprintf(r.coordinator, sizeof r.coordinator, "%s", c->members[0].name);
     (void)snprintf(r.checkpoint_uri, sizeof r.checkpoint_uri, "%s", c->committed_uri);
@@ -135,7 +141,9 @@ void coordinator_report(const struct coordinator *c, const struct coordinator_no
     r.rounds = xcalloc(h->round_count + 1, sizeof *r.rounds);
     memcpy(r.rounds, h->rounds, h->round_count * sizeof *r.rounds);
     r.members = xcalloc((size_t)c->count, sizeof *r.members);
-    for (int32_t i = 0; i < c->count; i++)
-        report_member(&c->members[i], &r.members[i]);
+    for (int32_t i = 0; i < c->count; i++) {
+        if (!c->members[i].outside || c->members[i].joined || !resize_drops(c, i)) /* else it is gone */
+            report_member(&c->members[i], &r.members[r.member_count++]);
+    }
     *ret = r;
 }

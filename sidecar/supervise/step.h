@@ -21,6 +21,14 @@ void step_regroup(struct step *s, int32_t member, const char *text); /* its proc
 void step_leave(struct step *s, int32_t member);
 void step_gather(struct step *s, int64_t delay_ms);
 bool step_all_done(const struct coordinator *c);
+bool step_is_ready(const struct coordinator_member *m); /* it is there, and nothing keeps it from the next round */
+
+/* resize.c */
+bool resize_is_possible(const struct coordinator *c);  /* else the number of workers is that of the pods */
+void resize_want(struct coordinator *c, int32_t workers); /* changes places behind the ring alone */
+bool resize_drops(const struct coordinator *c, int32_t member); /* it has no place in the next round */
+bool resize_apply(struct step *s);                     /* between two rounds: the places of members change. True when they did */
+void resize_look(struct step *s);                      /* after every event */
 
 /* verdict.c */
 void verdict_consider(struct step *s, const struct cause *cause);  /* a sign that the round is over */

@@ -160,12 +160,36 @@ static bool is_reconcilers(const struct coordinator *c, const struct cause *caus
     return cause->kind == CAUSE_LAUNCHER_LOST || (cause->kind == CAUSE_EXIT && c->members[cause->member].trainer.terminating);
 }
 
+/* The pod of a worker is gone or about to be, and programs can stay: they wait for its successor, or without one for each other. The loss is
+ * told as what it is for the reconciler, who sees it in the pod and counts it once. False: the job does not go on. */
+static bool go_on_without(struct step *s, const struct cause *cause, const char *text)
+{
+    struct coordinator *c = s->c;
+    struct cause loss = *cause;
+
+    if (cause->member == 0)
+        return false;
+    if (!resize_drops(c, cause->member)) {
+        loss.kind = CAUSE_LAUNCHER_LOST;
+        struct restart_decision d = decide(s, &loss);
+        if (d.verdict == VERDICT_FAIL_JOB)
+            return false;
+        restart_group(s, &loss, &d, text);
+        return true;
+    }
+    step_regroup(s, -1, text); /* it was to go anyway */
+    step_gather(s, 0);
+    return true;
+}
+
 static void carry_out(struct step *s, const struct cause *cause)
 {
     struct coordinator *c = s->c;
     char text[256];
 
     abort_text(c, cause, text);
+    if (is_reconcilers(c, cause) && resize_is_possible(c) && go_on_without(s, cause, text))
+        return;
     if (is_reconcilers(c, cause)) {
         if (c->group && cause->member < c->world) {
             c->culprit = cause->member;

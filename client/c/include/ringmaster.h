@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define RM_API __attribute__((visibility("default")))
-#define RM_ABI_VERSION 2
+#define RM_ABI_VERSION 3
 
 enum rm_error {
     RM_OK = 0,
@@ -191,6 +191,15 @@ RM_API int rm_timeline_stop(void);
  * and metrics{}; see docs/clients.md. Cheap: what comes faster than 10 a second is merged. */
 RM_API int rm_report(const char *json);
 RM_API void rm_progress(void); /* one training step went by */
+
+/* Elastic jobs: a program that listens is asked to come to another round when workers are added or removed. It then calls
+ * rm_next_round, rm_shutdown and rm_init, on every rank after the same collective; rm_init comes back in the new round, with the new rank
+ * and size. A program that does not listen is ended and started again instead. */
+RM_API int rm_hosts_listen(void);  /* holds until the process ends */
+/* What has happened since the last call, bits: 1 workers are removed, 2 workers are added; 0: nothing. Ranks hear of it at different
+ * times: they must agree on when to go. */
+RM_API int rm_hosts_updated(void);
+RM_API int rm_next_round(void);    /* the next rm_init waits for the round after this one */
 
 /* Checkpoints: see docs/checkpoints.md. A slot holds one complete safetensors image of this rank's share of the state. In a
  * world without a sidecar begin gives scratch memory, stage drops it, and there is nothing to restore. */

@@ -323,12 +323,15 @@ static int attach(struct client *c, const char *path, const char *framework)
     memset(c->calls, 0, sizeof(c->calls));
     c->committed_step = -1;
     c->save_wanted = false;
+    c->hosts = 0;
     c->stage_refused[0] = '\0';
     status = talk_send(&c->talk, LOCAL_CLIENT_HELLO, &hello, sizeof(hello));
     if (status == RM_OK)
         status = await_ready(c, hello.next_round ? elastic_timeout_ms() : ATTACH_TIMEOUT_MS);
     if (status == RM_OK)
         c->round_lost = false;
+    if (status == RM_OK && c->listens)
+        status = talk_send(&c->talk, LOCAL_LISTEN, NULL, 0);
     if (status == RM_OK)
         status = start_thread(c);
     if (status != RM_OK)
@@ -437,6 +440,46 @@ RM_API int rm_timeline_start(const char *path, int mark_cycles)
 RM_API int rm_timeline_stop(void)
 {
     return timeline(false, "", false);
+}
+
+/* ---- other rounds ---- */
+
+RM_API int rm_hosts_listen(void)
+{
+    struct client *c = &the_client;
+    int status = client_ready();
+    if (status != RM_OK)
+        return status;
+    pthread_mutex_lock(&c->lock);
+    bool said = c->listens;
+    c->listens = true;
+    pthread_mutex_unlock(&c->lock);
+    return said || atomic_load(&c->state) == CLIENT_ALONE ? RM_OK : client_send(c, LOCAL_LISTEN, NULL, 0);
+}
+
+RM_API int rm_hosts_updated(void)
+{
+    struct client *c = &the_client;
+    int status = client_ready();
+    if (status != RM_OK)
+        return status;
+    pthread_mutex_lock(&c->lock);
+    uint32_t bits = c->hosts;
+    c->hosts = 0;
+    pthread_mutex_unlock(&c->lock);
+    return (int)(bits & (LOCAL_HOSTS_REMOVED | LOCAL_HOSTS_ADDED));
+}
+
+RM_API int rm_next_round(void)
+{
+    struct client *c = &the_client;
+    int status = client_ready();
+    if (status != RM_OK)
+        return status;
+    pthread_mutex_lock(&c->lock);
+    c->round_lost = true;
+    pthread_mutex_unlock(&c->lock);
+    return RM_OK;
 }
 
 /* ---- small answers ---- */

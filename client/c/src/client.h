@@ -64,13 +64,16 @@ struct client {
     int64_t reported_ms;        /* when the last report was sent, monotonic */
     struct call calls[CALL_KINDS];
     bool stopping, lost;
-    bool round_lost;            /* a collective has ended with RM_PEER_LOST, or the sidecar is gone: rm_init waits for another round */
+    bool round_lost;            /* a collective has ended with RM_PEER_LOST, the sidecar is gone, or rm_next_round was called: rm_init
+                                 * waits for another round */
     bool taking;                /* a thread takes replies */
     bool looking;               /* a waiting thread looks for replies, so the completion thread sleeps on without being rung */
     int64_t look_ns, crowded_until_ns; /* for how long at most; not before */
     char lost_text[TEXT_MAX];
     int64_t committed_step;     /* newest that the sidecar told of, -1 = none */
     bool save_wanted;           /* LOCAL_SAVE came */
+    bool listens;               /* rm_hosts_listen was called: said again in every round */
+    uint32_t hosts;             /* bits of LOCAL_HOSTS that nobody has asked for yet */
     char stage_refused[TEXT_MAX]; /* why the last staged image was not taken; "" = it was */
 };
 

@@ -65,10 +65,14 @@ static void handle_message(struct client *c, struct talk_message *m)
         }
     }
     struct local_committed committed;
+    struct local_hosts hosts;
     if (refused == LOCAL_STAGED) {
         snprintf(c->stage_refused, sizeof(c->stage_refused), "%.*s", (int)(m->length - 4), (const char *)m->payload + 4);
     } else if (m->type == LOCAL_SAVE) {
         c->save_wanted = true;
+    } else if (m->type == LOCAL_HOSTS && m->length >= sizeof(hosts)) {
+        memcpy(&hosts, m->payload, sizeof(hosts));
+        c->hosts |= hosts.bits;
     } else if (m->type == LOCAL_COMMITTED && m->length >= sizeof(committed)) {
         memcpy(&committed, m->payload, sizeof(committed));
         c->committed_step = (int64_t)committed.step;

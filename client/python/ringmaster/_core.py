@@ -6,7 +6,7 @@ import pathlib
 from typing import Callable, List, Optional
 
 LIBRARY = "libringmaster.so"
-ABI_VERSION = 2  # RM_ABI_VERSION
+ABI_VERSION = 3  # RM_ABI_VERSION
 
 # enum rm_error of ringmaster.h
 OK, NOT_INITIALIZED, INVALID, MISMATCH, PEER_LOST, NO_MEMORY, IO, TIMEOUT, NOT_FOUND, EXISTS, LEFT = range(0, -11, -1)
@@ -170,6 +170,9 @@ _SIGNATURES = {
     "rm_free": (None, [_VOID]),
     "rm_timeline_start": (_INT, [_TEXT, _INT]),
     "rm_timeline_stop": (_INT, []),
+    "rm_hosts_listen": (_INT, []),
+    "rm_hosts_updated": (_INT, []),
+    "rm_next_round": (_INT, []),
     "rm_report": (_INT, [_TEXT]),
     "rm_progress": (None, []),
     "rm_resume_step": (_I64, []),

@@ -17,6 +17,7 @@ The classes have the semantics of Horovod's common/elastic.py; those for torch a
 
 import functools
 import queue
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import _basics, _core, _ops
@@ -69,6 +70,7 @@ class State:
 
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt, on all ranks at once, when members have been added or are to be removed."""
+        notification_manager.poll()
         last_updated_timestamp = prev_timestamp = self._last_updated_timestamp
         all_update = HostUpdateResult.no_update
         while not self._host_messages.empty():
@@ -147,13 +149,20 @@ def _choose_root(rounds: int) -> None:
 
 
 class NotificationManager:
-    """Who hears of changes of the members. The sidecar's word comes with the library's own reports: see `notify`."""
+    """Who hears of changes of the members. The sidecar tells the library, which keeps it until a State looks (`poll`)."""
 
     def __init__(self) -> None:
         self._listeners: List[State] = []
 
     def init(self) -> None:
-        """Nothing has to be set up: the sidecar is connected already."""
+        """From now on the job may ask this program to come to another round; without it, it is started again instead."""
+        _core.check(_core.library().rm_hosts_listen())
+
+    def poll(self) -> None:
+        """Passes on what the sidecar has told since the last time."""
+        bits = _core.library().rm_hosts_updated()
+        if bits > 0:
+            self.notify(time.time(), bits)
 
     def register_listener(self, listener: State) -> None:
         self._listeners.append(listener)
@@ -171,12 +180,13 @@ notification_manager = NotificationManager()
 
 
 def reset() -> None:
-    """Leaves the round that was lost and waits for the next one.
+    """Leaves the round, lost or to be left, and waits for the next one.
 
     Raises:
         RingmasterError: none came within RINGMASTER_ELASTIC_TIMEOUT seconds (600), or this job is not elastic.
     """
     process_sets = _basics.initial_process_sets()
+    _core.library().rm_next_round()
     _basics.shutdown()
     _basics.init(process_sets=process_sets)
 

@@ -56,6 +56,25 @@ Test(coordinate, a_report_becomes_what_reconcile_reads)
     cr_expect_str_eq(v->latest.checkpoint.uri, "/c/30");
 }
 
+Test(coordinate, how_many_workers_there_are_and_whether_all_listen)
+{
+    auto_job struct training_job *job = job_of(3);
+    auto_free struct coordinator_view *v = xcalloc(1, sizeof *v);
+    struct member_report members[] = {
+        { .member = "chief-0", .rank = 0, .state = PROCESS_RUNNING, .listens = true },
+        { .member = "worker-0", .rank = 1, .state = PROCESS_RUNNING, .listens = true },
+        { .member = "worker-1", .rank = -1, .state = PROCESS_WAITING },
+    };
+    struct coordinator_report r = { .attempt = 1, .round = 1, .formed = true, .members = members, .member_count = 3, .workers = 2, .checkpoint_step = -1 };
+
+    coordinate_view(job, &r, 1000, v);
+    cr_expect(v->workers == 1 && v->workers_wanted == 2 && v->listens, "%d of %d", v->workers, v->workers_wanted);
+    cr_expect_eq(v->latest.ring.size, 2, "as it is, and not as the spec has it by now");
+    members[1].listens = false;
+    coordinate_view(job, &r, 1000, v);
+    cr_expect(!v->listens);
+}
+
 Test(coordinate, a_long_list_of_members_is_cut)
 {
     auto_job struct training_job *job = job_of(1000);

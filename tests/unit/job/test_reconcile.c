@@ -532,6 +532,114 @@ Test(reconcile, dynamic_workers_come_and_go_without_the_others)
     world_free(w);
 }
 
+/* What the coordinator of an elastic job reports when its ring has `workers` and is to have `wanted`. */
+static void says(struct world *w, int32_t workers, int32_t wanted, bool listens)
+{
+    w->coordinator.workers = workers;
+    w->coordinator.workers_wanted = wanted;
+    w->coordinator.listens = listens;
+}
+
+static struct world *world_elastic(void)
+{
+    struct training_job *job = fixture_job(1, 0, 2, 0, 0);
+
+    job->spec.elastic = true;
+    struct world *w = world_running(job);
+    says(w, 2, 2, true);
+    (void)world_settle(w);
+    return w;
+}
+
+static int32_t told(const struct world *w)
+{
+    return resize_is_wanted(w->job, w->status, &w->coordinator);
+}
+
+Test(reconcile, the_ring_of_an_elastic_job_grows_without_the_others)
+{
+    struct world *w = world_elastic();
+
+    cr_expect_eq(told(w), 0);
+    w->job->spec.roles[ROLE_WORKER].replicas = 3;
+    (void)world_settle(w);
+    cr_expect(w->status->attempt == 1 && w->created == 4 && w->deleted == 0, "attempt %d", w->status->attempt);
+    cr_expect_eq(told(w), 3);
+    cr_expect_str_eq(w->last_event, "TrainingJobScaled");
+    says(w, 2, 3, true);
+    cr_expect_eq(told(w), 0, "it knows");
+    world_run(w);
+    w->coordinator.group_formed = false;
+    w->coordinator.round = 2;
+    (void)world_settle(w);
+    expect_phase(w, PHASE_RESTARTING);
+    w->coordinator.group_formed = true;
+    says(w, 3, 3, true);
+    (void)world_settle(w);
+    expect_phase(w, PHASE_RUNNING);
+    cr_expect(w->status->attempt == 1 && w->status->restarts == 0 && w->deleted == 0 && is_true(w, CONDITION_PODS_READY));
+    world_free(w);
+}
+
+Test(reconcile, the_ring_of_an_elastic_job_shrinks_before_its_pods_go)
+{
+    struct world *w = world_elastic();
+
+    w->job->spec.roles[ROLE_WORKER].replicas = 1;
+    (void)world_settle(w);
+    cr_expect(w->status->attempt == 1 && w->deleted == 0 && told(w) == 1);
+    says(w, 2, 1, true);
+    (void)world_settle(w);
+    cr_expect(w->deleted == 0, "its program has not come to the end of the round yet");
+    says(w, 1, 1, true);
+    (void)world_settle(w);
+    cr_expect(w->deleted == 1 && world_pod(w, ROLE_WORKER, 1) == NULL && w->status->attempt == 1 && w->status->restarts == 0);
+    expect_phase(w, PHASE_RUNNING);
+    world_free(w);
+}
+
+Test(reconcile, programs_that_do_not_listen_are_started_again)
+{
+    static const struct { const char *name; int32_t workers, wanted; bool listens, elastic; } rows[] = {
+        { "no elasticPolicy", 2, 2, true, false },
+        { "a program that does not listen", 2, 2, false, true },
+        { "a coordinator that cannot", 2, 0, true, true },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct world *w = world_elastic();
+        w->job->spec.elastic = rows[i].elastic;
+        says(w, rows[i].workers, rows[i].wanted, rows[i].listens);
+        w->job->spec.roles[ROLE_WORKER].replicas = 3;
+        (void)world_settle(w);
+        cr_expect(w->status->attempt == 2 && told(w) == 0, "case %s", rows[i].name);
+        world_free(w);
+    }
+}
+
+Test(reconcile, a_lost_pod_of_an_elastic_job_is_made_anew_alone)
+{
+    struct world *w = world_elastic();
+
+    world_remove(w, world_pod(w, ROLE_WORKER, 0));
+    (void)world_step(w);
+    cr_expect(w->status->attempt == 1 && w->status->disruptions == 1 && w->status->failure_count == 1);
+    w->now_ms += 60000;
+    (void)world_settle(w);
+    cr_expect(w->created == 4 && w->deleted == 0 && world_pod(w, ROLE_WORKER, 0) != NULL && w->status->attempt == 1);
+    world_free(w);
+}
+
+Test(reconcile, the_pod_of_rank_0_takes_the_attempt_with_it)
+{
+    struct world *w = world_elastic();
+
+    world_remove(w, world_pod(w, ROLE_CHIEF, 0));
+    (void)world_step(w);
+    cr_expect_eq(w->status->attempt, 2);
+    world_free(w);
+}
+
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 Test(reconcile, progress_alone_is_written_now_and_then)

@@ -168,20 +168,21 @@ Test(report, what_is_none_is_refused_in_words)
 
 Test(report, commands_go_down_and_come_back)
 {
-    for (enum report_command c = COMMAND_STOP; c <= COMMAND_CHECKPOINT; c++) {
-        auto_free char *text = report_command_encode(c, 2500);
+    for (enum report_command c = COMMAND_STOP; c <= COMMAND_RESIZE; c++) {
+        auto_free char *text = report_command_encode(c, 500);
         enum report_command back;
-        int64_t grace_ms = 0;
+        int64_t number = 0;
         struct error e = ERROR_INIT;
-        cr_assert(report_command_decode(text, strlen(text), &back, &grace_ms, &e) == 0, "%s", e.text);
-        cr_expect(back == c && grace_ms == 2500);
+        cr_assert(report_command_decode(text, strlen(text), &back, &number, &e) == 0, "%s", e.text);
+        cr_expect(back == c && number == 500);
     }
     static const char *const bad[] = { "{\"type\":\"command\",\"command\":\"dance\"}", "{\"type\":\"command\",\"command\":\"stop\",\"grace_ms\":-1}",
+                                       "{\"type\":\"command\",\"command\":\"resize\",\"workers\":1025}",
                                        "{\"type\":\"state\"}", "no" };
     for (size_t i = 0; i < COUNT(bad); i++) {
         enum report_command back = COMMAND_STOP;
-        int64_t grace_ms = 0;
+        int64_t number = 0;
         struct error e = ERROR_INIT;
-        cr_expect(report_command_decode(bad[i], strlen(bad[i]), &back, &grace_ms, &e) < 0, "%s", bad[i]);
+        cr_expect(report_command_decode(bad[i], strlen(bad[i]), &back, &number, &e) < 0, "%s", bad[i]);
     }
 }

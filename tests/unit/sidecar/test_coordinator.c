@@ -12,8 +12,9 @@
 #include "sidecar/supervise/trainer.h"
 #include "tests/unit/quietly.h"
 
-#define POLICY(roles, more) \
-    "{\"uid\":\"u\",\"backoffLimit\":3,\"restartWindowSeconds\":0,\"backoffBaseSeconds\":1,\"backoffMaxSeconds\":60," \
+#define POLICY(roles, more) "{" POLICY_BODY(roles, more)
+#define POLICY_BODY(roles, more) \
+    "\"uid\":\"u\",\"backoffLimit\":3,\"restartWindowSeconds\":0,\"backoffBaseSeconds\":1,\"backoffMaxSeconds\":60," \
     "\"restartStrategy\":\"InPlace\",\"oomPolicy\":\"Fail\",\"successPolicy\":\"\",\"enableDynamicWorker\":false," \
     "\"containerName\":\"t\",\"roles\":{" roles "},\"rules\":[" more "]}"
 #define ROLE_OF(name, n, policy) "\"" name "\":{\"replicas\":" n ",\"restartPolicy\":\"" policy "\",\"containers\":[\"t\"]}"
@@ -23,6 +24,8 @@ static const char *const EXIT_CODE = POLICY(ROLE_OF("Chief", "1", "ExitCode") ",
 static const char *const WITH_PS = POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "1", "OnFailure") "," ROLE_OF("PS", "1", "OnFailure"), "");
 static const char *const WITH_EVALUATOR =
     POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "1", "OnFailure") "," ROLE_OF("Evaluator", "1", "OnFailure"), "");
+static const char *const ELASTIC =
+    "{\"elastic\":true," POLICY_BODY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "2", "OnFailure"), "");
 static const char *const MEMBERS[] = { "chief-0", "worker-0", "worker-1" };
 static const char *const MEMBERS_PS[] = { "chief-0", "worker-0", "ps-0" };
 static const char *const MEMBERS_EVALUATOR[] = { "chief-0", "worker-0", "evaluator-0" };
@@ -65,7 +68,7 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
 {
     static const char *const names[] = { [OUTPUT_CLAIM] = "claim", [OUTPUT_FORM] = "form", [OUTPUT_START] = "start", [OUTPUT_ABORT] = "abort",
                                          [OUTPUT_RELEASE] = "release", [OUTPUT_LEAVE] = "leave", [OUTPUT_COMMAND] = "command",
-                                         [OUTPUT_HISTORY] = "history" };
+                                         [OUTPUT_HISTORY] = "history", [OUTPUT_HOSTS] = "hosts" };
     auto_buf struct buf b = BUF_INIT(4096);
 
     for (size_t i = 0; i < o->count; i++) {
@@ -77,12 +80,15 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
             buf_addf(&b, " %d", x->member);
         if (x->kind == OUTPUT_LEAVE)
             buf_addf(&b, "=%d", x->exit_code);
+        if (x->kind == OUTPUT_HOSTS)
+            buf_addf(&b, "=%u", x->hosts);
     }
     (void)snprintf(ret, size, "%s", buf_text(&b));
 }
 
 /* One line of a script:
  *   join M STATE [FENCE_ROUND]   lost M   trainer M STATE [term]   exit M CODE [SIGNAL] [AGE] [loss] [oom] [term]   formed M   ringlost M RANK [left]
+ *   parked M   resize WORKERS
  *   claimed | claimed STEP | claim-conflict | claim-invalid | claim-io   committed STEP   progress M STEP SAVED   wait MS   stop */
 static void run_line(struct bench *b, const char *line, char *ret, size_t size)
 {
@@ -98,12 +104,14 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
     int n[4] = { 0 };
 
     (void)sscanf(line, "%31s", verb);
-    if (sscanf(line, "join %d %31s %d", &n[0], a, &n[1]) >= 2) {
+    if (sscanf(line, "join %d %31s %d of=%d", &n[0], a, &n[1], &n[2]) >= 2) {
+        join.history.workers = n[2];
         join.trainer = (struct trainer_view){ .state = state_named(a), .fence = n[1] > 0 ? FENCE(1, n[1]) : 0 };
         join.fence = join.trainer.fence;
         join.trainer.has_exit = join.trainer.state == PROCESS_FAILED;
         join.trainer.code = join.trainer.state == PROCESS_FAILED ? 1 : 0;
         join.history.round = n[1];
+        (void)snprintf(join.member, sizeof join.member, "%s", b->c.members[n[0]].name);
         (void)snprintf(join.host, sizeof join.host, "127.0.0.%d", n[0] + 2);
         ev = (struct coordinator_event){ .kind = EVENT_JOIN, .member = n[0], .join = &join };
     } else if (sscanf(line, "lost %d", &n[0]) == 1) {
@@ -113,6 +121,12 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
         view.terminating = strstr(rest, "term") != NULL;
         view.stopped = view.state == PROCESS_WAITING;
         ev = (struct coordinator_event){ .kind = EVENT_TRAINER, .member = n[0], .trainer = &view };
+    } else if (sscanf(line, "parked %d", &n[0]) == 1) {
+        view.state = PROCESS_RUNNING;
+        view.parked = true;
+        ev = (struct coordinator_event){ .kind = EVENT_TRAINER, .member = n[0], .trainer = &view };
+    } else if (sscanf(line, "resize %d", &n[0]) == 1) {
+        ev = (struct coordinator_event){ .kind = EVENT_COMMAND, .command = COMMAND_RESIZE, .number = n[0] };
     } else if (sscanf(line, "exit %d %d %63[^\n]", &n[0], &n[1], rest) >= 2) {
         view.state = n[1] == 0 ? PROCESS_DONE : PROCESS_FAILED;
         view.has_exit = true;
@@ -152,7 +166,7 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
         b->now.mono_ms += n[0];
         b->now.wall_ms += n[0];
     } else if (strcmp(line, "stop") == 0) {
-        ev = (struct coordinator_event){ .kind = EVENT_COMMAND, .command = COMMAND_STOP, .grace_ms = 1000 };
+        ev = (struct coordinator_event){ .kind = EVENT_COMMAND, .command = COMMAND_STOP, .number = 1000 };
     } else {
         cr_assert_fail("no such line: %s", line);
     }
@@ -258,6 +272,39 @@ static const struct scenario { const char *name, *const *policy, *const *members
       "progress 1 9 1 > release 0 release 1 release 2\n= over\n", 5, 0, 0, 0 },
     { "who joins after the end is released", &GROUP, MEMBERS,
       UP "exit 0 0 >\nexit 2 0 >\nlost 1 >\nwait 30 > abort\n# its sidecar came back: it was done, too\njoin 1 Done 1 > release 0 release 1 release 2\n", 1, 1, 0, 1 },
+    { "a worker is added when it is there and the others have come", &ELASTIC, MEMBERS,
+      UP "resize 3 >\njoin 3 Lost >\ntrainer 3 Waiting > hosts=2\nparked 0 >\nparked 2 >\n= run\nparked 1 > abort claim\nclaimed 7 > form\nformed 0 >\n"
+      "formed 1 >\nformed 2 >\n= form\nformed 3 > start\n" RUN_ALL "trainer 3 Running >\n= run\n", 2, 0, 0, 0 },
+    { "of several newcomers the last one is not waited for for ever", &ELASTIC, MEMBERS,
+      UP "resize 4 >\njoin 3 Waiting >\nwait 9999 >\nwait 1 > hosts=2\njoin 4 Waiting >\nparked 0 >\nparked 1 >\nparked 2 > abort claim\n"
+      "claimed > form\nformed 0 >\nformed 1 >\nformed 2 >\nformed 3 >\nformed 4 > start\n", 2, 0, 0, 0 },
+    { "a worker that comes out of order waits for the one before it", &ELASTIC, MEMBERS,
+      UP "resize 4 >\njoin 4 Waiting >\nwait 20000 >\njoin 3 Waiting > hosts=2\n", 1, 0, 0, 0 },
+    { "a worker that is not wanted any more before it has come", &ELASTIC, MEMBERS,
+      UP "resize 3 >\njoin 3 Waiting > hosts=2\nresize 2 >\nlost 3 >\nparked 0 >\nparked 1 >\nparked 2 > abort claim\nclaimed > form\nformed 0 >\n"
+      "formed 1 >\nformed 2 > start\n", 2, 0, 0, 0 },
+    { "a worker is removed when all have come, and its process ends", &ELASTIC, MEMBERS,
+      UP "resize 1 > hosts=1\nparked 2 >\nparked 1 >\nparked 0 > abort abort 2 claim\nclaimed > form\nformed 0 >\nformed 1 > start\n"
+      "trainer 0 Running >\ntrainer 1 Running >\ntrainer 2 Waiting >\nlost 2 >\n= run\nexit 0 0 >\nexit 1 0 > release 0 release 1\n", 2, 0, 0, 0 },
+    { "its pod may go before that", &ELASTIC, MEMBERS,
+      UP "resize 1 > hosts=1\ntrainer 2 Lost >\nwait 30 > abort\nparked 0 >\nparked 1 > claim\nclaimed > form\n", 2, 0, 0, 0 },
+    { "a failure takes the change along", &ELASTIC, MEMBERS,
+      UP "resize 3 >\njoin 3 Waiting > hosts=2\nexit 1 1 >\nwait 30 > abort\nparked 0 >\nparked 2 > claim\nclaimed > form\nformed 0 >\nformed 1 >\n"
+      "formed 2 >\nformed 3 > start\n" RUN_ALL "trainer 3 Running >\nexit 1 0 >\n", 2, 1, 1, 0 },
+    { "a newcomer that comes while the next round is waited for", &ELASTIC, MEMBERS,
+      UP "exit 1 1 >\nwait 30 > abort\nparked 0 >\nresize 3 >\njoin 3 Waiting >\nparked 2 > claim\nclaimed > form\nformed 0 >\nformed 1 >\n"
+      "formed 2 >\n= form\nformed 3 > start\n", 2, 1, 1, 0 },
+    { "who was ended well by then is started again", &ELASTIC, MEMBERS,
+      UP "resize 3 >\njoin 3 Waiting > hosts=2\nexit 1 0 >\nparked 0 >\nparked 2 > abort claim\n", 2, 0, 0, 0 },
+    { "all are done before a newcomer has a place", &ELASTIC, MEMBERS,
+      UP "resize 3 >\njoin 3 Waiting > hosts=2\nexit 0 0 >\nexit 1 0 >\nexit 2 0 > release 0 release 1 release 2 leave 3=0\n= over\n", 1, 0, 0, 0 },
+    { "a pod that is lost is waited for by the others' programs", &ELASTIC, MEMBERS,
+      UP "trainer 2 Lost >\nwait 30 > abort\n= gather\nparked 0 >\nparked 1 >\nlost 2 >\nwait 60000 >\njoin 2 Waiting > claim\nclaimed > form\n", 2, 1, 0, 1 },
+    { "but not that of rank 0", &ELASTIC, MEMBERS, UP "trainer 0 Lost >\nwait 30 > abort 1 abort 2\n= handed\n", 1, 0, 0, 0 },
+    { "a coordinator that comes back knows of the others how many there are", &ELASTIC, MEMBERS,
+      "join 1 Running 4 of=1 > abort 1\njoin 0 Running 4 of=1 > abort 0 abort\ntrainer 1 Waiting >\ntrainer 0 Waiting > claim\n", 5, 1, 0, 1 },
+    { "without an elasticPolicy the number stays", &GROUP, MEMBERS, UP "resize 3 >\nresize 1 >\n", 1, 0, 0, 0 },
+    { "with an evaluator too", &WITH_EVALUATOR, MEMBERS_EVALUATOR, UP_2_RANKS "resize 3 >\n", 1, 0, 0, 0 },
     { "with ps a worker is restarted alone", &WITH_PS, MEMBERS_PS, UP_2_RANKS "exit 1 1 > history\nwait 0 > start 1\n= run\ntrainer 1 Running >\nexit 1 1 > history\nwait 900 >\nwait 300 > start 1\n", 3, 2, 2, 0 },
     { "with ps a lost sidecar ends nothing", &WITH_PS, MEMBERS_PS, UP_2_RANKS "lost 1 >\nwait 1000 >\njoin 1 Running 1 > form 1\n= run\n", 1, 0, 0, 0 },
     { "with ps who is done leaves at once", &WITH_PS, MEMBERS_PS, UP_2_RANKS "exit 1 0 > release 1\n= run\nexit 0 0 > release 0\n= over\n", 1, 0, 0, 0 },
@@ -410,9 +457,9 @@ static uint32_t next(uint32_t *seed)
 static void random_line(const struct bench *b, uint32_t *seed, char *ret, size_t size)
 {
     static const char *const states[] = { "Waiting", "Starting", "Running", "Stopping", "Done", "Failed", "Lost" };
-    int m = (int)(next(seed) % 3);
+    int m = (int)(next(seed) % (uint32_t)b->c.count);
 
-    switch (next(seed) % 12) {
+    switch (next(seed) % (b->policy->spec.elastic ? 15 : 12)) {
     case 0: case 1: (void)snprintf(ret, size, "join %d %s %d", m, states[next(seed) % 6], (int)(next(seed) % 4)); break;
     case 2: (void)snprintf(ret, size, "lost %d", m); break;
     case 3: (void)snprintf(ret, size, "trainer %d %s", m, states[next(seed) % 7]); break;
@@ -422,6 +469,8 @@ static void random_line(const struct bench *b, uint32_t *seed, char *ret, size_t
     case 8: (void)snprintf(ret, size, b->c.claiming ? (next(seed) % 4 ? "claimed" : "claim-io") : "wait 10"); break;
     case 9: (void)snprintf(ret, size, "committed %d", (int)(next(seed) % 100)); break;
     case 10: (void)snprintf(ret, size, "progress %d %d %d", m, (int)(next(seed) % 100), (int)(next(seed) % 2)); break;
+    case 12: (void)snprintf(ret, size, "resize %d", (int)(next(seed) % 5)); break;
+    case 13: case 14: (void)snprintf(ret, size, "parked %d", m); break;
     default: (void)snprintf(ret, size, "wait %d", (int)(next(seed) % 1500)); break;
     }
 }
@@ -441,7 +490,12 @@ static void check_invariants(const struct bench *b, const char *line, const char
     }
     if (c->phase == COORDINATOR_CLAIM || c->phase == COORDINATOR_FORM) {
         for (int32_t i = 0; i < c->count; i++)
-            QUIETLY(c->members[i].joined || c->members[i].released || c->members[i].ignored, "seed %u, %s: forming without %d", seed, line, i);
+            QUIETLY(c->members[i].joined || c->members[i].released || c->members[i].ignored || c->members[i].outside, "seed %u, %s: forming without %d",
+                    seed, line, i);
+    }
+    for (int32_t i = 0; i < c->count; i++) {
+        QUIETLY(c->members[i].rank == (i < c->world ? i : -1), "seed %u, %s: member %d has rank %d of %d", seed, line, i, c->members[i].rank, c->world);
+        QUIETLY(!c->members[i].outside || i >= c->world, "seed %u, %s: member %d has a rank and no place", seed, line, i);
     }
     QUIETLY(c->history.round_count <= ROUNDS_KEPT);
     QUIETLY(c->phase != COORDINATOR_SETTLE || c->cause.kind != CAUSE_NONE, "seed %u, %s: settling on nothing", seed, line);
@@ -452,6 +506,7 @@ Test(coordinator, invariants_hold_in_any_order_of_events)
 {
     static const struct { const char *const *policy, *const *members; } jobs[] = {
         { &GROUP, MEMBERS }, { &EXIT_CODE, MEMBERS }, { &WITH_PS, MEMBERS_PS }, { &WITH_EVALUATOR, MEMBERS_EVALUATOR },
+        { &ELASTIC, MEMBERS },
     };
 
     for (uint32_t seed = 1; seed <= 1000; seed++) {
@@ -471,10 +526,10 @@ Test(coordinator, invariants_hold_in_any_order_of_events)
 }
 
 /* After any past, a group whose members behave gets back to work (or has ended). */
-Test(coordinator, a_group_that_behaves_comes_back)
+static void comes_back(const char *policy)
 {
     for (uint32_t seed = 1; seed <= 500; seed++) {
-        struct bench b = bench_new(GROUP, MEMBERS);
+        struct bench b = bench_new(policy, MEMBERS);
         uint32_t random = seed;
         char line[64], got[4096];
         for (int i = 0; i < 60; i++) {
@@ -482,12 +537,12 @@ Test(coordinator, a_group_that_behaves_comes_back)
             run_line(&b, line, got, sizeof got);
         }
         for (int i = 0; i < 60 && b.c.phase != COORDINATOR_RUN; i++) {
-            for (int m = 0; m < 3; m++) {
+            for (int m = 0; m < b.c.count; m++) {
                 (void)snprintf(line, sizeof line, b.c.members[m].joined ? "trainer %d Waiting" : "join %d Waiting", m);
                 if (b.c.phase == COORDINATOR_GATHER)
                     run_line(&b, line, got, sizeof got);
             }
-            for (int m = 0; m < 3 && b.c.phase == COORDINATOR_FORM; m++) {
+            for (int m = 0; m < b.c.world && b.c.phase == COORDINATOR_FORM; m++) {
                 (void)snprintf(line, sizeof line, "formed %d", m);
                 run_line(&b, line, got, sizeof got);
             }
@@ -499,4 +554,14 @@ Test(coordinator, a_group_that_behaves_comes_back)
         cr_expect(ended || b.c.phase == COORDINATOR_RUN, "seed %u: stuck in %s", seed, coordinator_phase_name(b.c.phase));
         bench_free(&b);
     }
+}
+
+Test(coordinator, a_group_that_behaves_comes_back)
+{
+    comes_back(GROUP);
+}
+
+Test(coordinator, and_so_does_one_that_changes_its_size)
+{
+    comes_back(ELASTIC);
 }
