@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 import tensorflow as tf
 
-from .. import _basics, _core, _ops, checkpoint
+from .. import _basics, _ops, checkpoint
+from .._cadence import Cadence
 from .collectives import broadcast_variables, tf_variable
 from .optimizer import build_variables
 
@@ -346,15 +347,7 @@ class Checkpoint:
         extra: Optional[Callable[[], Mapping[str, Any]]] = None,
     ):
         super().__init__()
-        if every_steps is None:
-            every_steps = int(_basics.environment_number("RINGMASTER_CHECKPOINT_EVERY_STEPS") or 0)
-        if every_seconds is None:
-            every_seconds = _basics.environment_number("RINGMASTER_CHECKPOINT_EVERY_SECONDS") or 0.0
-        if every_steps < 0 or every_seconds < 0 or agree_every < 1:
-            raise ValueError("every_steps and every_seconds must not be negative, agree_every must be positive")
-        self.every_steps = every_steps
-        self.every_seconds = every_seconds
-        self.agree_every = agree_every
+        self._cadence = Cadence(every_steps, every_seconds, agree_every)
         self.extra = extra
         self.position: Optional[Position] = None
         self.restored_extra: Dict[str, Any] = {}
@@ -362,9 +355,6 @@ class Checkpoint:
         self._epoch = 0
         self._base = 0  # steps of this epoch that an earlier process has done
         self._offset = 0
-        self._last_step = -1
-        self._last_save = time.monotonic()
-        self._complained = ""
 
     def restore(self, model: Any) -> Position:
         """Sets model and optimizer to the last committed state, if there is one. Every rank calls it.
@@ -429,31 +419,14 @@ class Checkpoint:
         extra: Dict[str, Any] = {"epoch": self._epoch, "step_in_epoch": self._offset}
         if self.extra is not None:
             extra["user"] = dict(self.extra())
-        self._last_step = step
-        self._last_save = time.monotonic()
-        try:
-            return checkpoint.save(step, tensors, extra)
-        except _core.PeerLostError:
-            raise
-        except _core.RingmasterError as error:
-            if str(error) != self._complained:
-                log.warning("checkpoint of step %d is not saved, training goes on: %s", step, error)
-            self._complained = str(error)
-            return False
-
-    def _agreed(self, step: int) -> bool:
-        """Whether any rank thinks that it is time; asked at the same steps on all ranks."""
-        if not checkpoint.available() or step % self.agree_every != 0:
-            return False
-        due = checkpoint.wanted() or 0 < self.every_seconds <= time.monotonic() - self._last_save
-        return bool(_ops.allreduce(np.array([due], np.uint8), name="checkpoint.due", op=_basics.Max)[0])
+        return self._cadence.save(step, lambda: checkpoint.save(step, tensors, extra))
 
     def on_train_begin(self, logs: Logs = None) -> None:
         first = self.position is None
         position = self._restore(self.model)
         if first and position.epoch > 0 and hasattr(self.model, "_initial_epoch"):
             self.model._initial_epoch = position.epoch  # as Keras's own BackupAndRestore does
-        self._last_save = time.monotonic()
+        self._cadence.begin()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._epoch = epoch
@@ -464,7 +437,5 @@ class Checkpoint:
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._offset = self._base + batch + 1
         step = int(get_value(self.model.optimizer.iterations))
-        by_steps = self.every_steps > 0 and step % self.every_steps == 0
-        agreed = self._agreed(step)  # on every rank, whatever by_steps says
-        if (by_steps or agreed) and step != self._last_step:
+        if self._cadence.due(step):
             self.save()

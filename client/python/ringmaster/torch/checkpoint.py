@@ -12,14 +12,14 @@ its random generators among them, are saved beside them.
 import base64
 import logging
 import random
-import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
 
-from .. import _basics, _core, _ops
+from .. import _basics, _core
 from .. import checkpoint as _checkpoint
+from .._cadence import Cadence
 from ..checkpoint import available, resume_step, wait, wanted
 
 log = logging.getLogger("ringmaster")
@@ -203,21 +203,12 @@ class Checkpoint:
         resplit: Optional[Resplit] = None,
         **parts: Any,
     ):
-        if every_steps is None:
-            every_steps = int(_basics.environment_number("RINGMASTER_CHECKPOINT_EVERY_STEPS") or 0)
-        if every_seconds is None:
-            every_seconds = _basics.environment_number("RINGMASTER_CHECKPOINT_EVERY_SECONDS") or 0.0
-        if every_steps < 0 or every_seconds < 0 or agree_every < 1:
-            raise ValueError("every_steps and every_seconds must not be negative, agree_every must be positive")
         for name, part in parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise ValueError(f"checkpoint: {name} is of type {type(part).__name__}, which has no state_dict")
-        self.every_steps, self.every_seconds, self.agree_every = every_steps, every_seconds, agree_every
+        self._cadence = Cadence(every_steps, every_seconds, agree_every)
         self.extra, self.resplit, self.parts = extra, resplit, parts
         self.restored_extra: Dict[str, Any] = {}
-        self._last_step = -1
-        self._last_save = time.monotonic()
-        self._complained = ""
 
     def restore(self) -> int:
         """Sets the parts to the last committed state, if there is one. Every rank calls it.
@@ -229,11 +220,10 @@ class Checkpoint:
             ValueError, RingmasterError: as `restore` of this module.
         """
         found = restore(self.parts, resplit=self.resplit)
-        self._last_save = time.monotonic()
+        self._cadence.begin(None if found is None else found.step)
         if found is None:
             return 0
         self.restored_extra = found.extra
-        self._last_step = found.step
         return found.step
 
     def save(self, step: int) -> bool:
@@ -246,23 +236,11 @@ class Checkpoint:
             ValueError: a state that cannot be saved.
             PeerLostError: the sidecar is gone.
         """
-        self._last_step, self._last_save = step, time.monotonic()
-        try:
-            return save(step, self.parts, self.extra() if self.extra is not None else None)
-        except (_core.PeerLostError, ValueError):
-            raise
-        except _core.RingmasterError as error:
-            if str(error) != self._complained:
-                log.warning("checkpoint of step %d is not saved, training goes on: %s", step, error)
-            self._complained = str(error)
-            return False
 
-    def _agreed(self, step: int) -> bool:
-        """Whether any rank thinks that it is time; asked at the same steps on all ranks."""
-        if not available() or step % self.agree_every != 0:
-            return False
-        due = wanted() or 0 < self.every_seconds <= time.monotonic() - self._last_save
-        return bool(_ops.allreduce(np.array([due], np.uint8), name="checkpoint.due", op=_basics.Max)[0])
+        def begin() -> bool:
+            return save(step, self.parts, self.extra() if self.extra is not None else None)
+
+        return self._cadence.save(step, begin, passed_on=(_core.PeerLostError, ValueError))
 
     def step(self, step: int) -> bool:
         """So many steps are done: saves when it is time. Every rank calls it after every step.
@@ -270,6 +248,4 @@ class Checkpoint:
         Returns:
             Whether a checkpoint was staged.
         """
-        by_steps = self.every_steps > 0 and step % self.every_steps == 0
-        agreed = self._agreed(step)  # on every rank, whatever by_steps says
-        return (by_steps or agreed) and step != self._last_step and self.save(step)
+        return self._cadence.due(step) and self.save(step)
