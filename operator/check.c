@@ -85,7 +85,7 @@ bool check_pod(struct work *w, const struct item *item)
     (void)snprintf(name, sizeof name, "Pod %s", kube_name(pod));
     log_debug("a pod is shown to the API server", KV("namespace", w->key.ns), KV("name", kube_name(pod)));
     struct step *s = step_new(w, item, &RESOURCE_POD, name);
-    if (kube_client_send(w->c->def.client, &r, on_checked, s, NULL, &e) == 0)
+    if (step_send(s, &r, on_checked, &e) == 0)
         return true;
     struct kube_reply refused = { .error = &e, .reason = "" };
     execute_refused(w, name, &refused);

@@ -28,7 +28,7 @@ static bool delete_claim(struct work *w, const struct item *item, const cJSON *c
     struct error e = ERROR_INIT;
 
     log_info("volume claim deleted", KV("namespace", w->key.ns), KV("job", w->key.name), KV("name", s->name), KV("because", item->action->reason));
-    if (controller_may_write(w->c) && kube_client_send(w->c->def.client, &r, on_deleted, s, NULL, &e) == 0) {
+    if (controller_may_write(w->c) && step_send(s, &r, on_deleted, &e) == 0) {
         w->outstanding++;
         return true;
     }
@@ -60,7 +60,7 @@ bool claims_trim(struct work *w, const struct item *item)
     (void)snprintf(selector, sizeof selector, LABEL_JOB_NAME "=%s", w->key.name);
     struct step *s = step_new(w, item, &RESOURCE_CLAIM, "");
     struct kube_request r = { .verb = KUBE_LIST, .resource = &RESOURCE_CLAIM, .ns = w->key.ns, .label_selector = selector, .want = KUBE_WANT_METADATA };
-    if (kube_client_send(w->c->def.client, &r, on_listed, s, NULL, &e) == 0)
+    if (step_send(s, &r, on_listed, &e) == 0)
         return true;
     step_free(s);
     return false;

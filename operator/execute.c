@@ -38,6 +38,12 @@ void step_free(struct step *s)
     free(s);
 }
 
+int step_send(struct step *s, struct kube_request *r, kube_reply_fn *done, struct error *e)
+{
+    r->drop = free;
+    return kube_client_send(s->work->c->def.client, r, done, s, NULL, e);
+}
+
 void step_done(struct step *s, bool well)
 {
     struct work *w = s->work;
@@ -86,7 +92,7 @@ static void delete_stranger(struct step *s, const cJSON *object)
     w->retry = true;
     w->retry_after_ms = LOOK_AGAIN_MS;
     if (kube_deleting(object) || !controller_may_write(w->c) ||
-        kube_client_send(w->c->def.client, &r, on_deleted_stranger, s, NULL, &e) < 0)
+        step_send(s, &r, on_deleted_stranger, &e) < 0)
         step_done(s, false);
 }
 
@@ -148,7 +154,7 @@ static void look_what_is_there(struct step *s)
     struct kube_request r = { .verb = KUBE_GET, .resource = s->resource, .ns = w->key.ns, .name = s->name };
     struct error e = ERROR_INIT;
 
-    if (kube_client_send(w->c->def.client, &r, on_found, s, NULL, &e) < 0)
+    if (step_send(s, &r, on_found, &e) < 0)
         step_done(s, false);
 }
 
@@ -215,7 +221,7 @@ static bool create(struct work *w, const struct item *item, const struct kube_re
     struct step *s = step_new(w, item, resource, kube_name(object));
     struct error e = ERROR_INIT;
 
-    if (kube_client_send(w->c->def.client, &r, on_created, s, NULL, &e) == 0)
+    if (step_send(s, &r, on_created, &e) == 0)
         return true;
     struct kube_reply refused = { .error = &e, .reason = "" };
     execute_refused(w, resource->kind, &refused);
@@ -260,7 +266,7 @@ static bool delete(struct work *w, const struct item *item)
                               .has_grace = item->kind == ACTION_FORCE_DELETE_POD, .grace_s = 0, .want = KUBE_WANT_NOTHING };
     log_info(is_job ? "job deleted" : "pod deleted", KV("namespace", w->key.ns), KV("job", w->key.name), KV("name", s->name),
              KV("because", item->action->reason), KV("force", r.has_grace ? "yes" : "no"));
-    if (kube_client_send(w->c->def.client, &r, on_deleted, s, NULL, &e) == 0)
+    if (step_send(s, &r, on_deleted, &e) == 0)
         return true;
     log_error_from("deletion not sent", &e, KV("namespace", w->key.ns), KV("name", s->name));
     step_free(s);
@@ -304,7 +310,7 @@ static bool delete_attempt(struct work *w, const struct item *item)
 
     log_info("all pods of an attempt deleted", KV("namespace", w->key.ns), KV("job", w->key.name), KVI("attempt", item->attempt),
              KVI("count", item->number), KV("because", item->action->reason));
-    if (kube_client_send(w->c->def.client, &r, on_all_deleted, s, NULL, &e) == 0)
+    if (step_send(s, &r, on_all_deleted, &e) == 0)
         return true;
     log_error_from("deletion not sent", &e, KV("namespace", w->key.ns), KV("job", w->key.name));
     step_free(s);
@@ -335,7 +341,7 @@ static bool change(struct work *w, const struct item *item, const struct kube_re
     r->name = s->name;
     r->want = KUBE_WANT_NOTHING;
     r->field_manager = r->body != NULL ? FIELD_MANAGER : NULL;
-    if (kube_client_send(w->c->def.client, r, on_changed, s, NULL, &e) == 0)
+    if (step_send(s, r, on_changed, &e) == 0)
         return true;
     log_error_from("change not sent", &e, KV("namespace", w->key.ns), KV("name", name));
     step_free(s);

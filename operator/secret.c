@@ -101,7 +101,7 @@ static void mend_authority(struct controller *c, struct job_state *s, const cJSO
     struct mend *m = xcalloc(1, sizeof *m);
     *m = (struct mend){ .c = c, .key = s->key, .generation = c->authority_generation };
     struct kube_request r = { .verb = KUBE_UPDATE, .resource = &RESOURCE_SECRET, .ns = s->key.ns, .name = kube_name(object), .body = body,
-                              .field_manager = FIELD_MANAGER, .want = KUBE_WANT_METADATA };
+                              .field_manager = FIELD_MANAGER, .want = KUBE_WANT_METADATA, .drop = free };
     if (!controller_may_write(c) || kube_client_send(c->def.client, &r, on_mended, m, NULL, &e) < 0)
         free(m);
 }
@@ -251,7 +251,7 @@ void secret_fetch(struct controller *c, struct job_state *s)
     *f = (struct fetch){ .c = c, .key = s->key };
     (void)snprintf(f->uid, sizeof f->uid, "%s", s->uid);
     pod_secret_name(&named, name);
-    struct kube_request r = { .verb = KUBE_GET, .resource = &RESOURCE_SECRET, .ns = s->key.ns, .name = name };
+    struct kube_request r = { .verb = KUBE_GET, .resource = &RESOURCE_SECRET, .ns = s->key.ns, .name = name, .drop = free };
     s->key_asked = kube_client_send(c->def.client, &r, on_fetched, f, NULL, &e) == 0;
     if (!s->key_asked)
         free(f);

@@ -114,6 +114,8 @@ struct step {
 };
 /* execute.c: for those who send requests of their own. */
 struct step *step_new(struct work *w, const struct item *item, const struct kube_resource *resource, const char *name);
+/* `done` gets the step. It goes with the client when that is freed before. */
+MUST_CHECK int step_send(struct step *s, struct kube_request *r, kube_reply_fn *done, struct error *e);
 void step_done(struct step *s, bool well); /* frees it; the look goes on, or stops */
 void step_free(struct step *s);            /* of a request that was not sent */
 cJSON *execute_pod(const struct work *w, const struct item *item, enum gang_kind gang); /* as it is created; owned */

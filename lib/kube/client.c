@@ -38,8 +38,9 @@ struct kube_call {
     struct kube_http http;
     kube_reply_fn *done;
     kube_line_fn *line;             /* a stream */
+    void (*drop)(void *ctx);
     void *ctx;
-    bool raw, counted, background, is_list, ready, ended;
+    bool raw, counted, background, is_list, writes, fenced, ready, ended;
     const char *const *drops;
     enum kube_want want;
     int64_t begun_ms, until_ms;     /* until_ms 0 = for ever */
@@ -72,11 +73,14 @@ struct kube_client {
     CURL *idle[IDLE_HANDLES];
     size_t idle_count;
     struct kube_endpoint endpoint;
+    bool (*may_write)(void *ctx);
+    void *ctx;
     unsigned busy;                   /* callbacks on the stack: calls are not freed */
     struct kube_client_stats stats;
 };
 
 static void pump(struct kube_client *c);
+static void end_fenced(struct kube_client *c);
 
 /* ---- lists of calls ---------------------------------------------------------------------------------------------------- */
 
@@ -179,7 +183,8 @@ static void on_io(void *ctx, int fd, unsigned events)
         s->heard_ms = clock_mono_ms();
     if ((events & LOOP_HANGUP) && mask == 0)
         mask = CURL_CSELECT_ERR;
-    (void)curl_multi_socket_action(c->multi, fd, mask, &running); /* s may be gone after this */
+    end_fenced(c); /* curl would send what waits for this connection; s may be gone after this */
+    (void)curl_multi_socket_action(c->multi, fd, mask, &running);
     pump(c);
 }
 
@@ -235,6 +240,7 @@ static void on_timer(void *ctx)
     struct kube_client *c = ctx;
     int running;
 
+    end_fenced(c);
     (void)curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     pump(c);
 }
@@ -384,6 +390,40 @@ static void finish(struct kube_call *k, CURLcode code)
     give_reply(k, &reply, &e);
 }
 
+/* ---- the fence --------------------------------------------------------------------------------------------------------- */
+
+static bool is_fenced(const struct kube_client *c)
+{
+    return c->may_write != NULL && !c->may_write(c->ctx);
+}
+
+static void end_fenced(struct kube_client *c)
+{
+    const struct calls *lists[] = { &c->active, &c->waiting, &c->background };
+
+    if (!is_fenced(c))
+        return;
+    c->busy++;
+    for (size_t i = 0; i < COUNT(lists); i++) /* not those that a reply to one of these asks for */
+        for (struct kube_call *k = lists[i]->first; k != NULL; k = k->next)
+            k->fenced = k->writes;
+    for (size_t i = 0; i < COUNT(lists); i++) {
+        for (struct kube_call *k = lists[i]->first, *next; k != NULL; k = next) {
+            struct kube_reply reply = { .reason = "" };
+            struct error e = ERROR_INIT;
+            next = k->next;
+            if (!k->fenced)
+                continue;
+            if (k->counted && k->easy != NULL)
+                kube_throttle_answered(&c->throttle, false, 0, loop_now(c->loop));
+            (void)error_set(&e, ERROR_TIMEOUT, "%s: not sent, or its answer is not waited for: this process may not write any more", k->http.what);
+            give_reply(k, &reply, &e);
+            next = lists[i]->first; /* the callback may have cancelled the one that was next */
+        }
+    }
+    c->busy--;
+}
+
 /* ---- the pump: everything that calls back, outside of curl ------------------------------------------------------------- */
 
 static void give_ready(struct kube_client *c)
@@ -430,8 +470,11 @@ static void start_waiting(struct kube_client *c)
 {
     int64_t now_ms = clock_mono_ms();
 
-    while (next_waiting(c) != NULL && kube_throttle_may_send(&c->throttle, now_ms))
-        start(c, next_waiting(c), now_ms);
+    for (struct kube_call *k; (k = next_waiting(c)) != NULL && kube_throttle_may_send(&c->throttle, now_ms);) {
+        if (k->writes && is_fenced(c))
+            return; /* it has its answer in the next turn */
+        start(c, k, now_ms);
+    }
 }
 
 /* What waited too long for its turn. */
@@ -454,6 +497,7 @@ static void expire_waiting(const struct calls *list)
 static void pump(struct kube_client *c)
 {
     assert(c->busy == 0); /* only the loop calls it, and callbacks do not run the loop */
+    end_fenced(c);
     c->busy++;
     give_ready(c);
     finish_done(c);
@@ -479,17 +523,18 @@ static int send_call(struct kube_client *c, const struct kube_request *r, kube_l
     if (kube_http_of(r, &http, e) < 0)
         return -1;
     struct kube_call *k = xcalloc(1, sizeof *k);
-    *k = (struct kube_call){ .client = c, .http = http, .done = done, .line = line, .ctx = ctx, .raw = r->raw, .background = r->background,
+    *k = (struct kube_call){ .client = c, .http = http, .done = done, .line = line, .drop = r->drop, .ctx = ctx, .raw = r->raw, .background = r->background,
                              .is_list = r->verb == KUBE_LIST, .drops = r->drops, .want = r->want, .begun_ms = clock_mono_ms() };
     k->max_bytes = r->max_bytes > 0 ? r->max_bytes : JSON_MAX_BYTES;
     k->answer = (struct buf)BUF_INIT(k->max_bytes + (line != NULL ? STREAM_AHEAD : 0));
     kube_lines_init(&k->lines, k->max_bytes, r->raw);
     k->counted = line == NULL && !r->urgent;
     k->until_ms = r->deadline_ms > 0 ? k->begun_ms + r->deadline_ms : line != NULL ? 0 : k->begun_ms + DEADLINE_MS;
+    k->writes = r->verb >= KUBE_CREATE && !r->urgent && !r->dry_run;
     calls_add(k->background ? &c->background : &c->waiting, k);
     c->stats.waiting++;
     bool first = next_waiting(c) == k && kube_throttle_may_send(&c->throttle, k->begun_ms);
-    if (!k->counted || first)
+    if ((!k->counted || first) && !(k->writes && is_fenced(c)))
         start(c, k, k->begun_ms);
     else if (!loop_timer_armed(c->pump_timer))
         loop_timer_at(c->pump_timer, k->begun_ms);
@@ -557,6 +602,8 @@ int kube_client_new(struct loop *l, const struct kube_config *config, const stru
     }
     c->loop = l;
     c->config = config;
+    c->may_write = options != NULL ? options->may_write : NULL;
+    c->ctx = options != NULL ? options->ctx : NULL;
     c->waiting.last = &c->waiting.first;
     c->background.last = &c->background.first;
     c->active.last = &c->active.first;
@@ -579,17 +626,23 @@ int kube_client_new(struct loop *l, const struct kube_config *config, const stru
     return 0;
 }
 
+static void drop_calls(const struct calls *list)
+{
+    for (struct kube_call *k; (k = list->first) != NULL;) {
+        if (k->drop != NULL)
+            k->drop(k->ctx);
+        end_call(k);
+    }
+}
+
 void kube_client_free(struct kube_client *c)
 {
     if (c == NULL)
         return;
     assert(c->busy == 0);
-    while (c->waiting.first != NULL)
-        end_call(c->waiting.first);
-    while (c->background.first != NULL)
-        end_call(c->background.first);
-    while (c->active.first != NULL)
-        end_call(c->active.first);
+    drop_calls(&c->waiting);
+    drop_calls(&c->background);
+    drop_calls(&c->active);
     free_dead(c);
     for (size_t i = 0; i < c->idle_count; i++)
         curl_easy_cleanup(c->idle[i]);

@@ -74,6 +74,7 @@ struct kube_request {
     const char *const *drops;             /* members of the objects that nobody reads: null in the reply (strip.h); kept, not copied */
     bool background;                      /* behind everything else that waits; one at a time gets through all the same */
     bool urgent;                          /* ahead of everything that waits, and outside the window */
+    void (*drop)(void *ctx);              /* frees ctx where the client is freed before the reply; NULL: somebody else holds it */
     bool raw;                             /* a stream of text, not of JSON: lines longer than max_line come in pieces */
     int64_t deadline_ms;                  /* how long it may take in all, waiting included; 0 = 60 s, for streams for ever */
     size_t max_bytes;                     /* of the answer; 0 = JSON_MAX_BYTES. Streams: of one line */
@@ -98,6 +99,11 @@ typedef void kube_line_fn(void *ctx, const char *line, size_t len);
 struct kube_client_options {
     const char *user_agent;  /* copied; NULL = "ringmaster/<version>" */
     uint32_t max_in_flight;  /* 0 = 64 */
+    /* The fence, asked before anything is given to the network: a process that slept may have lost its lease while writes of it waited
+     * for their turn or for a connection. While it says no, every write that is under way ends with ERROR_TIMEOUT (it may have been
+     * carried out) and none is begun; urgent ones and dry runs are let through. NULL: always. */
+    bool (*may_write)(void *ctx);
+    void *ctx;
 };
 
 /* `config` is kept and stays the caller's; it must outlive the client. Fails when a token or certificate cannot be read or a
