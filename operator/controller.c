@@ -259,6 +259,8 @@ static void on_synced(void *ctx)
     }
     log_info("caches are in step with the API server", KVI("jobs", jobs), KVI("nodes", c->node_count), KV("leading", c->leading ? "yes" : "no"));
     controller_wake(c);
+    if (c->def.synced != NULL)
+        c->def.synced(c->def.ctx);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */

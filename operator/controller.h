@@ -25,6 +25,8 @@ struct controller_def {
     const char *instance;               /* for Events: this process */
     const struct authority *authority;  /* for the jobs' Secrets; NULL: the channel is in clear */
     struct metrics *metrics;
+    void (*synced)(void *ctx);          /* controller_synced from now on; not from within controller_new; may be NULL */
+    void *ctx;
 };
 
 MUST_CHECK int controller_new(struct loop *l, const struct controller_def *def, struct controller **ret, struct error *e);

@@ -34,7 +34,7 @@ struct program {
     struct metrics metrics;
     uint64_t trimmed_passes;     /* how many looks there had been when memory was last given back */
     char identity[IDENTITY_MAX];
-    bool leading, ending;
+    bool version_known, leading, ending;
     int64_t give_up_ms;
     int code;
 };
@@ -145,18 +145,33 @@ static int start_elector(struct program *p, struct error *e)
     return kube_elector_new(p->loop, p->client, &def, &p->elector, e);
 }
 
-/* Pods look different in an old cluster: nobody leads before it is known which this is. */
-static void on_version(void *ctx, bool has_native_sidecars)
+/* Nobody stands for election who could not work at once: pods look different in an old cluster, so it has to be known which this is,
+ * and one that led with empty caches would keep a replica whose caches are full from taking over. */
+static void stand(struct program *p)
 {
-    struct program *p = ctx;
     struct error e = ERROR_INIT;
 
-    p->options.no_native_sidecars = !has_native_sidecars;
-    if (p->ending || start_elector(p, &e) == 0)
+    if (p->ending || p->leading || p->elector != NULL || !p->version_known || !controller_synced(p->controller))
+        return;
+    if (start_elector(p, &e) == 0)
         return;
     log_error_from("the operator cannot start", &e);
     p->code = 1;
     loop_stop(p->loop);
+}
+
+static void on_version(void *ctx, bool has_native_sidecars)
+{
+    struct program *p = ctx;
+
+    p->options.no_native_sidecars = !has_native_sidecars;
+    p->version_known = true;
+    stand(p);
+}
+
+static void on_synced(void *ctx)
+{
+    stand(ctx);
 }
 
 /* ---- ending ----------------------------------------------------------------------------------------------------------- */
@@ -230,6 +245,14 @@ static void on_tick(void *ctx)
     loop_timer_at(p->tick, clock_mono_ms() + MEASURE_EVERY_MS);
 }
 
+/* The client's fence. What an orderly end leaves under way, Events, may go on its way while the lease is given up. */
+static bool holds_still(void *ctx)
+{
+    const struct program *p = ctx;
+
+    return !p->leading || p->ending || p->elector == NULL || kube_elector_held(p->elector);
+}
+
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
 /* Unique for each start: a process that is started again under the same name does not hold what the one before held. */
@@ -252,7 +275,7 @@ static int start(struct program *p, struct error *e)
     static const int SIGNALS[] = { SIGINT, SIGTERM };
     const struct options *o = &p->options;
     struct kube_config_source source;
-    struct kube_client_options client = { .max_in_flight = (uint32_t)o->max_requests };
+    struct kube_client_options client = { .max_in_flight = (uint32_t)o->max_requests, .may_write = holds_still, .ctx = p };
 
     (void)signal(SIGPIPE, SIG_IGN);
     kube_config_source(&source);
@@ -267,7 +290,7 @@ static int start(struct program *p, struct error *e)
     if (start_authority(p, e) < 0)
         return -1;
     struct controller_def def = { .options = o, .client = p->client, .elector = &p->elector, .instance = p->identity, .authority = p->authority,
-                                  .metrics = &p->metrics };
+                                  .metrics = &p->metrics, .synced = on_synced, .ctx = p };
     if (controller_new(p->loop, &def, &p->controller, e) < 0 || start_surface(p, e) < 0)
         return -1;
     p->tick = loop_timer_new(p->loop, on_tick, p);

@@ -12,6 +12,7 @@
 #define SERVER_JITTER_S 60        /* so that the watches of many processes do not end together */
 #define IDLE_MARGIN_MS 10000
 #define LIST_IDLE_MS 60000        /* the client's own deadline comes first; this is for a reply that never came */
+#define STREAM_IDLE_MS 20000      /* between two objects of a streaming list, and before its end */
 #define SHORT_WATCH_MS 1000
 #define BACKOFF_BASE_MS 800
 #define BACKOFF_MAX_MS 30000
@@ -75,6 +76,8 @@ uint32_t kube_watch_failures(const struct kube_watch *w)
 
 static int64_t idle_limit_ms(const struct kube_watch *w)
 {
+    if (w->state == STREAMING)
+        return STREAM_IDLE_MS;
     return w->state == LISTING ? LIST_IDLE_MS : (int64_t)w->timeout_s * 1000 + IDLE_MARGIN_MS;
 }
 
@@ -262,6 +265,8 @@ static void on_wake(struct kube_watch *w, int64_t now_ms, struct kube_watch_outp
     if (w->state == WAITING) {
         send_next(w, w->next, now_ms, out);
     } else if (w->state != IDLE && now_ms - w->heard_ms >= idle_limit_ms(w)) {
+        /* A streaming list ends when the server's own cache is up to date, and nobody knows anything before: pages do not wait for that. */
+        w->streaming_refused |= w->state == STREAMING;
         out->cancel = true;
         wait_for(w, same_again(w), 0, now_ms);
     } else if (w->state != IDLE) {

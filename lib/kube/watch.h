@@ -5,7 +5,7 @@
  * while one is under way no step asks for another without cancelling it.
  *
  *     start -> streaming list (sendInitialEvents) -> watching     where the server does it; otherwise, and for ever after
- *     start -> list, page by page -> watching                     a refusal (400, 422), pages
+ *     start -> list, page by page -> watching                     a refusal (400, 422) or 20 s without a word in it, pages
  *
  *  - A list asks for the most recent state; its pages are `limit` objects, half as many after a page that was too large.
  *  - A watch resumes at the last version seen, bookmarks included. 410 (as status or as event), and a line that is too long or
