@@ -156,8 +156,17 @@ class Proxies:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.held: set = set()
+        self.loop.set_task_factory(self._hold)
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="proxies")
         self.thread.start()
+
+    def _hold(self, loop, coroutine, **options) -> asyncio.Task:
+        """The loop itself refers to no task: one that waits for what only it knows would be collected as garbage, its connection with it."""
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        self.held.add(task)
+        task.add_done_callback(self.held.discard)
+        return task
 
     def call(self, coroutine, timeout_s: float = 10):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)

@@ -71,12 +71,19 @@ def run_one(world, ns, kind, name, wait_s):
 
 
 class Traffic:
-    """Jobs, one after the other; what each came to."""
+    """Jobs, one after the other, `until` then or until the end is asked for; what each came to."""
 
     def __init__(self, world, ns, until, counter) -> None:
         self.world, self.ns, self.until, self.counter, self.wrong, self.done = world, ns, until, counter, [], 0
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+
+    def end(self) -> None:
+        """No further job is begun; returns when the last one is over."""
+        self.until = time.monotonic()
+        self.thread.join(2 * QUIET_S)
+        if self.thread.is_alive():
+            self.wrong.append(f"{self.ns}: the last job is not over")
 
     def _run(self) -> None:
         while time.monotonic() < self.until:
