@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "job/control.h"
 #include "operator/urgency.h"
+#include "operator/series.h"
 #include "operator/work.h"
 
 #define SPACING_MS 20           /* between two looks at a job: events come in bursts */
@@ -108,9 +109,13 @@ static void on_job(void *ctx, const struct kube_key *key, const void *before, co
 {
     struct scope *scope = ctx;
     struct controller *c = scope->controller;
-    const struct job_entry *job = after;
+    const struct job_entry *job = after, *former = before;
     struct job_state *s = state_find(c->states, key);
 
+    if (former != NULL)
+        c->def.metrics->phases[former->phase]--;
+    if (job != NULL)
+        c->def.metrics->phases[job->phase]++;
     if (s != NULL && job != NULL && s->fresh_text != NULL && !state_is_newer(s, job->version)) {
         bool echo = strcmp(s->fresh_version, job->version) == 0;
         state_clear_fresh(s);
@@ -441,11 +446,10 @@ bool controller_synced(const struct controller *c)
 
 void controller_measure(const struct controller *c, struct metrics *m)
 {
-    m->jobs = m->pods = m->services = m->cache_bytes = 0;
+    m->pods = m->services = m->cache_bytes = 0;
     for (size_t i = 0; i < c->scope_count; i++) {
         const struct scope *s = &c->scopes[i];
         const struct kube_cache *caches[] = { kube_informer_cache(s->jobs), kube_informer_cache(s->pods), kube_informer_cache(s->services) };
-        m->jobs += kube_cache_count(caches[0]);
         m->pods += kube_cache_count(caches[1]);
         m->services += kube_cache_count(caches[2]);
         for (size_t k = 0; k < COUNT(caches); k++)
@@ -458,6 +462,23 @@ void controller_measure(const struct controller *c, struct metrics *m)
     m->leading = controller_may_write(c);
     m->synced = c->synced;
     kube_client_stats(c->def.client, &m->client);
+}
+
+static void collect(void *ctx, const struct job_state *s)
+{
+    struct series *all = ctx;
+
+    if (s->report != NULL)
+        series_add(all, s->key.ns, s->key.name, s->report);
+}
+
+void controller_describe_jobs(const struct controller *c, struct buf *out)
+{
+    struct series all = SERIES_INIT;
+
+    state_each(c->states, collect, &all);
+    series_format(&all, out);
+    series_release(&all);
 }
 
 /* ---- coordinators ----------------------------------------------------------------------------------------------------- */

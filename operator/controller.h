@@ -15,6 +15,7 @@
 #include "operator/authority.h"
 #include "operator/metrics.h"
 #include "operator/options.h"
+#include "operator/outcomes.h"
 
 struct controller;
 
@@ -25,6 +26,7 @@ struct controller_def {
     const char *instance;               /* for Events: this process */
     const struct authority *authority;  /* for the jobs' Secrets; NULL: the channel is in clear */
     struct metrics *metrics;
+    struct outcomes *outcomes;
     void (*synced)(void *ctx);          /* controller_synced from now on; not from within controller_new; may be NULL */
     void *ctx;
 };
@@ -36,6 +38,7 @@ void controller_rest(struct controller *c); /* no further look at any job is beg
 bool controller_idle(const struct controller *c); /* nothing is under way */
 bool controller_synced(const struct controller *c); /* every cache holds what the API server has */
 void controller_measure(const struct controller *c, struct metrics *ret); /* gauges */
+void controller_describe_jobs(const struct controller *c, struct buf *out); /* what the coordinators tell of each job (series.h) */
 
 /* ---- coordinators (channel.h) ---- */
 

@@ -380,7 +380,9 @@ bool job_entry_project(void *ctx, const cJSON *object, void *ret_entry)
         return false;
     (void)snprintf(j->uid, sizeof j->uid, "%s", uid);
     (void)snprintf(j->version, sizeof j->version, "%s", version);
-    j->is_over = strcmp(phase, phase_name(PHASE_SUCCEEDED)) == 0 || strcmp(phase, phase_name(PHASE_FAILED)) == 0;
+    for (enum job_phase p = 0; p < JOB_PHASES; p++)
+        j->phase = strcmp(phase, phase_name(p)) == 0 ? p : j->phase;
+    j->is_over = phase_is_final(j->phase);
     if (!j->is_over)
         j->text = job_text(object);
     else if (ttl_s >= 0)

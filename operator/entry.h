@@ -48,6 +48,7 @@ bool child_entry_project(void *ctx, const cJSON *object, void *ret_entry);
  * when the time has come. */
 struct job_entry {
     char uid[KUBE_UID_MAX], version[KUBE_VERSION_MAX];
+    uint8_t phase;              /* enum job_phase; Pending when there is no status yet */
     bool is_over;
     int64_t ttl_at_ms;          /* when it is over and has a TTL; else 0 */
     char *text;                 /* NULL: is_over */

@@ -18,6 +18,8 @@
 #define EXIT_USAGE 2
 #define IDENTITY_MAX 200
 #define MEASURE_EVERY_MS 1000
+#define METRICS_MAX (24u << 20)    /* a thousand namespaces fit, each with failed jobs of many reasons */
+#define JOB_METRICS_MAX (8u << 20) /* some 10,000 ranks */
 #define REST_MS 5000            /* for what is under way, after SIGTERM */
 
 struct program {
@@ -32,6 +34,7 @@ struct program {
     struct surface *surface;
     struct loop_timer *tick;
     struct metrics metrics;
+    struct outcomes *outcomes;
     uint64_t trimmed_passes;     /* how many looks there had been when memory was last given back */
     char identity[IDENTITY_MAX];
     bool version_known, leading, ending;
@@ -221,10 +224,27 @@ static void measure_heap(struct metrics *m)
 /* After work, when nothing is under way: what lies free between what is kept is given back, a few milliseconds for all of it. */
 static void give_back_memory(struct program *p)
 {
-    if (p->trimmed_passes == p->metrics.passes || !controller_idle(p->controller))
+    if (p->trimmed_passes == p->metrics.passes.count || !controller_idle(p->controller))
         return;
-    p->trimmed_passes = p->metrics.passes;
+    p->trimmed_passes = p->metrics.passes.count;
     (void)malloc_trim(0);
+}
+
+/* What the surface shows from now on. Where the jobs' own figures do not fit all of them are left out, and a figure says so. */
+static void tell_surface(struct program *p)
+{
+    struct buf text = BUF_INIT(METRICS_MAX);
+    auto_buf struct buf jobs = BUF_INIT(JOB_METRICS_MAX);
+
+    p->metrics.coordinators = surface_coordinators(p->surface);
+    if (p->options.job_metrics)
+        controller_describe_jobs(p->controller, &jobs);
+    p->metrics.job_metrics_left_out = !buf_ok(&jobs);
+    metrics_format(&p->metrics, &text);
+    outcomes_format(p->outcomes, &text);
+    if (buf_ok(&jobs))
+        buf_add_bytes(&text, jobs.text, jobs.len);
+    surface_tell(p->surface, p->metrics.leading, p->metrics.synced, &text);
 }
 
 static void on_tick(void *ctx)
@@ -238,10 +258,8 @@ static void on_tick(void *ctx)
     give_back_memory(p);
     controller_measure(p->controller, &p->metrics);
     measure_heap(&p->metrics);
-    if (p->surface != NULL) {
-        p->metrics.coordinators = surface_coordinators(p->surface);
-        surface_tell(p->surface, &p->metrics);
-    }
+    if (p->surface != NULL)
+        tell_surface(p);
     loop_timer_at(p->tick, clock_mono_ms() + MEASURE_EVERY_MS);
 }
 
@@ -278,6 +296,7 @@ static int start(struct program *p, struct error *e)
     struct kube_client_options client = { .max_in_flight = (uint32_t)o->max_requests, .may_write = holds_still, .ctx = p };
 
     (void)signal(SIGPIPE, SIG_IGN);
+    p->outcomes = outcomes_new();
     kube_config_source(&source);
     source.kubeconfig = o->kubeconfig;
     source.context = o->context;
@@ -290,7 +309,7 @@ static int start(struct program *p, struct error *e)
     if (start_authority(p, e) < 0)
         return -1;
     struct controller_def def = { .options = o, .client = p->client, .elector = &p->elector, .instance = p->identity, .authority = p->authority,
-                                  .metrics = &p->metrics, .synced = on_synced, .ctx = p };
+                                  .metrics = &p->metrics, .outcomes = p->outcomes, .synced = on_synced, .ctx = p };
     if (controller_new(p->loop, &def, &p->controller, e) < 0 || start_surface(p, e) < 0)
         return -1;
     p->tick = loop_timer_new(p->loop, on_tick, p);
@@ -308,6 +327,7 @@ static void stop(struct program *p)
     kube_elector_free(p->elector);
     kube_client_free(p->client);
     kube_config_free(p->config);
+    outcomes_free(p->outcomes);
     loop_timer_free(p->tick);
     if (p->loop != NULL)
         loop_free(p->loop);

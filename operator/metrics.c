@@ -1,20 +1,12 @@
 #include "operator/metrics.h"
 
-#include <inttypes.h>
-
 #include "base/mem.h"
 
-static const int64_t BOUNDS_MS[METRICS_BUCKETS] = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30000 };
+static const double SECONDS[HISTOGRAM_BOUNDS] = { 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5, 30 };
 
 void metrics_observe_pass(struct metrics *m, int64_t ms)
 {
-    size_t i = 0;
-
-    while (i < METRICS_BUCKETS - 1 && ms > BOUNDS_MS[i])
-        i++;
-    m->pass_buckets[i]++;
-    m->pass_seconds += (double)ms / 1000.0;
-    m->passes++;
+    histogram_observe(&m->passes, SECONDS, (double)ms / 1000.0);
 }
 
 static void add(struct buf *out, const char *type, const char *name, const char *help, double value)
@@ -22,30 +14,16 @@ static void add(struct buf *out, const char *type, const char *name, const char 
     buf_addf(out, "# HELP ringmaster_%s %s\n# TYPE ringmaster_%s %s\nringmaster_%s %.17g\n", name, help, name, type, name, value);
 }
 
-static void add_histogram(const struct metrics *m, struct buf *out)
+static void add_phases(const struct metrics *m, struct buf *out)
 {
-    uint64_t sum = 0;
-
-    buf_add(out, "# HELP ringmaster_reconcile_duration_seconds From the queue to the last reply, for one look at a job.\n"
-                 "# TYPE ringmaster_reconcile_duration_seconds histogram\n");
-    for (size_t i = 0; i + 1 < METRICS_BUCKETS; i++) {
-        sum += m->pass_buckets[i];
-        buf_addf(out, "ringmaster_reconcile_duration_seconds_bucket{le=\"%g\"} %" PRIu64 "\n", (double)BOUNDS_MS[i] / 1000.0, sum);
-    }
-    buf_addf(out, "ringmaster_reconcile_duration_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n"
-                  "ringmaster_reconcile_duration_seconds_sum %.17g\nringmaster_reconcile_duration_seconds_count %" PRIu64 "\n",
-             m->passes, m->pass_seconds, m->passes);
+    buf_add(out, "# HELP ringmaster_jobs Jobs that there are.\n# TYPE ringmaster_jobs gauge\n");
+    for (enum job_phase p = 0; p < JOB_PHASES; p++)
+        buf_addf(out, "ringmaster_jobs{phase=\"%s\"} %zu\n", phase_name(p), m->phases[p]);
 }
 
 void metrics_format(const struct metrics *m, struct buf *out)
 {
     const struct { const char *type, *name, *help; double value; } rows[] = {
-        { "counter", "jobs_created_total", "Jobs that were accepted.", (double)m->jobs_created },
-        { "counter", "jobs_succeeded_total", "Jobs that ended well.", (double)m->jobs_succeeded },
-        { "counter", "jobs_failed_total", "Jobs that failed.", (double)m->jobs_failed },
-        { "counter", "jobs_restarted_total", "Restarts of jobs, in place or with new pods.", (double)m->jobs_restarted },
-        { "counter", "jobs_suspended_total", "Jobs that were suspended.", (double)m->jobs_suspended },
-        { "counter", "jobs_invalid_total", "Jobs whose manifest passed the schema and cannot run.", (double)m->invalid_jobs },
         { "counter", "pods_created_total", "Pods that were created.", (double)m->pods_created },
         { "counter", "pods_deleted_total", "Pods whose deletion was asked for.", (double)m->pods_deleted },
         { "counter", "pod_create_errors_total", "Creations of pods that were refused.", (double)m->pod_create_errors },
@@ -57,7 +35,6 @@ void metrics_format(const struct metrics *m, struct buf *out)
         { "counter", "api_received_bytes_total", "Bytes received from the API server.", (double)m->client.bytes_in },
         { "gauge", "api_requests_in_flight", "Requests on their way.", (double)m->client.in_flight },
         { "gauge", "api_requests_waiting", "Requests that wait for the others.", (double)m->client.waiting },
-        { "gauge", "jobs", "Jobs in the cache.", (double)m->jobs },
         { "gauge", "pods", "Pods in the cache.", (double)m->pods },
         { "gauge", "nodes", "Nodes that take pods.", (double)m->nodes },
         { "gauge", "cache_bytes", "Memory of the caches' tables.", (double)m->cache_bytes },
@@ -67,11 +44,15 @@ void metrics_format(const struct metrics *m, struct buf *out)
         { "gauge", "queue_depth", "Jobs that wait for a look, due or not.", (double)m->queue_length },
         { "gauge", "jobs_in_work", "Jobs that are being looked at.", (double)m->jobs_in_work },
         { "gauge", "coordinators", "Coordinators that are connected.", (double)m->coordinators },
+        { "gauge", "job_metrics_left_out", "1 while the figures of single jobs are too many to be shown.", m->job_metrics_left_out ? 1 : 0 },
         { "gauge", "leader", "1 while this process leads.", m->leading ? 1 : 0 },
         { "gauge", "synced", "1 once the caches hold what the API server has.", m->synced ? 1 : 0 },
     };
 
     for (size_t i = 0; i < COUNT(rows); i++)
         add(out, rows[i].type, rows[i].name, rows[i].help, rows[i].value);
-    add_histogram(m, out);
+    add_phases(m, out);
+    buf_add(out, "# HELP ringmaster_reconcile_duration_seconds From the queue to the last reply, for one look at a job.\n"
+                 "# TYPE ringmaster_reconcile_duration_seconds histogram\n");
+    histogram_format(&m->passes, SECONDS, "ringmaster_reconcile_duration_seconds", "", out);
 }

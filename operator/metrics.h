@@ -1,5 +1,5 @@
 /*
- * metrics.h — what the operator counts, and its text for Prometheus. Pure.
+ * metrics.h — what the operator counts of its own work, and its text for Prometheus; what became of the jobs is in outcomes.h. Pure.
  */
 #ifndef OPERATOR_METRICS_H
 #define OPERATOR_METRICS_H
@@ -7,19 +7,17 @@
 #include "base/buf.h"
 #include "job/job.h"
 #include "kube/client.h"
-
-#define METRICS_BUCKETS 12
+#include "operator/histogram.h"
 
 struct metrics {
     /* counters; after the write that they tell of */
-    uint64_t jobs_created, jobs_succeeded, jobs_failed, jobs_restarted, jobs_suspended;
-    uint64_t pods_created, pods_deleted, pod_create_errors, status_writes, status_conflicts, passes, invalid_jobs;
-    uint64_t pass_buckets[METRICS_BUCKETS]; /* of a look at a job, from the queue to the last reply; not cumulative */
-    double pass_seconds;
+    uint64_t pods_created, pods_deleted, pod_create_errors, status_writes, status_conflicts;
+    struct histogram passes; /* of a look at a job, from the queue to the last reply */
     /* gauges */
-    size_t jobs, pods, services, nodes, cache_bytes, queue_length, jobs_in_work, coordinators, states;
+    size_t phases[JOB_PHASES]; /* jobs in the cache, by the phase that their status tells */
+    size_t pods, services, nodes, cache_bytes, queue_length, jobs_in_work, coordinators, states;
     size_t heap_bytes, heap_free_bytes; /* what the program holds of malloc's memory, and what lies free between that */
-    bool leading, synced;
+    bool leading, synced, job_metrics_left_out;
     struct kube_client_stats client;
 };
 

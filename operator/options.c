@@ -31,6 +31,8 @@ static const struct opt_def OPTIONS[] = {
       .help = "life of the certificate that coordinators are shown; it is renewed when a third is left" },
     { .flag = "listen", .env = "RINGMASTER_LISTEN", .def = ":8080", TEXT(listen), .value = "[ADDRESS]:PORT",
       .help = "where /healthz, /readyz, /metrics and the coordinators' channel are served; :0 for nowhere" },
+    { .flag = "job-metrics", .env = "RINGMASTER_JOB_METRICS", BOOL(job_metrics),
+      .help = "at /metrics also figures of each job at work and each of its ranks: many labels" },
     { .flag = "max-jobs", .env = "RINGMASTER_MAX_JOBS", .def = "32", INT(max_jobs, 1, 100000),
       .help = "jobs that are worked on at the same time" },
     { .flag = "max-requests", .env = "RINGMASTER_MAX_REQUESTS", .def = "64", INT(max_requests, 1, 4096),

@@ -11,7 +11,7 @@
 struct options {
     const char *kubeconfig, *context, *namespaces, *sidecar_image, *control_url, *listen, *listen_control, *tls_secret, *identity, *lease_name, *lease_namespace;
     int64_t max_jobs, max_requests, certificate_ms, lease_duration_ms, lease_renew_ms, lease_retry_ms;
-    bool leader_elect, watch_nodes, log_json, version;
+    bool leader_elect, watch_nodes, job_metrics, log_json, version;
     int log_level;
 
     /* made from that by options_read */

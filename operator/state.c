@@ -126,6 +126,14 @@ size_t state_count(const struct state_table *t)
     return t->count;
 }
 
+void state_each(const struct state_table *t, void (*each)(void *ctx, const struct job_state *s), void *ctx)
+{
+    for (size_t i = 0; i < t->bucket_count; i++) {
+        for (const struct job_state *s = t->buckets[i]; s != NULL; s = s->next)
+            each(ctx, s);
+    }
+}
+
 /* ---- our own status writes --------------------------------------------------------------------------------------------- */
 
 void state_clear_fresh(struct job_state *s)

@@ -70,6 +70,7 @@ struct job_state *state_get(struct state_table *t, const struct kube_key *key, c
 struct job_state *state_find(const struct state_table *t, const struct kube_key *key);            /* or NULL */
 void state_drop(struct state_table *t, const struct kube_key *key);                               /* not while it is in work */
 size_t state_count(const struct state_table *t);
+void state_each(const struct state_table *t, void (*each)(void *ctx, const struct job_state *s), void *ctx); /* the table must not change meanwhile */
 
 /* What is newer than `old_version`, which our write replaced or the cache showed; `text` is that of `new_version`. */
 void state_set_fresh(struct job_state *s, const char *old_version, const char *new_version, char *text /* taken */, int64_t now_ms);

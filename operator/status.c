@@ -26,16 +26,6 @@ static void tell_events(struct work *w)
     }
 }
 
-static void count(struct metrics *m, const struct job_status *before, const struct job_status *now)
-{
-    m->status_writes++;
-    m->jobs_created += !before->conditions[CONDITION_CREATED].present && now->conditions[CONDITION_CREATED].present;
-    m->jobs_succeeded += before->phase != PHASE_SUCCEEDED && now->phase == PHASE_SUCCEEDED;
-    m->jobs_failed += before->phase != PHASE_FAILED && now->phase == PHASE_FAILED;
-    m->jobs_suspended += before->phase != PHASE_SUSPENDED && now->phase == PHASE_SUSPENDED;
-    m->jobs_restarted += now->restarts > before->restarts ? (uint64_t)(now->restarts - before->restarts) : 0;
-}
-
 static bool send(struct work *w, cJSON *status /* taken */, kube_reply_fn *done)
 {
     auto_json cJSON *body = json_object();
@@ -105,7 +95,8 @@ static void on_stored(void *ctx, struct kube_reply *reply)
 
     if (!stored(w, reply))
         return;
-    count(w->c->def.metrics, w->status, &w->plan.status);
+    w->c->def.metrics->status_writes++;
+    outcomes_note(w->c->def.outcomes, w->key.ns, w->job->created_ms, w->status, &w->plan.status);
     *w->status = w->plan.status;
     tell_events(w);
     if (w->plan.record_first)
@@ -144,7 +135,7 @@ static void on_invalid_stored(void *ctx, struct kube_reply *reply)
     if (!stored(w, reply))
         return;
     w->c->def.metrics->status_writes++;
-    w->c->def.metrics->invalid_jobs++;
+    outcomes_note_invalid(w->c->def.outcomes, w->key.ns);
     post(w, true, "InvalidSpec", w->said);
     work_end(w);
 }

@@ -10,24 +10,21 @@
 #include "base/tls.h"
 #include "operator/surface_parts.h"
 
-#define METRICS_MAX (256u << 10)
 #define SILENT_MS 30000        /* of the loop, until /healthz says so */
 #define SERVICE_MS 1000
 
 /* ---- loop side -------------------------------------------------------------------------------------------------------- */
 
-void surface_tell(struct surface *s, const struct metrics *m)
+void surface_tell(struct surface *s, bool leading, bool ready, struct buf *metrics)
 {
-    struct buf text = BUF_INIT(METRICS_MAX);
-
-    metrics_format(m, &text);
-    atomic_store(&s->leading, m->leading);
+    atomic_store(&s->leading, leading);
     (void)pthread_mutex_lock(&s->lock);
     buf_release(&s->metrics);
-    s->metrics = text;
-    s->ready = m->synced;
+    s->metrics = *metrics;
+    s->ready = ready;
     s->told_ms = clock_mono_ms();
     (void)pthread_mutex_unlock(&s->lock);
+    *metrics = (struct buf)BUF_INIT(0);
 }
 
 void surface_show_certificate(struct surface *s, const struct certificate *c)
@@ -226,7 +223,7 @@ int surface_new(struct loop *l, const struct surface_options *options, struct co
 
     if (options->control_port > 0)
         info.options |= LWS_SERVER_OPTION_DO_SSL_GLOBAL_INIT;
-    *s = (struct surface){ .loop = l, .controller = c, .options = *options, .told_ms = clock_mono_ms(), .metrics = BUF_INIT(METRICS_MAX),
+    *s = (struct surface){ .loop = l, .controller = c, .options = *options, .told_ms = clock_mono_ms(), .metrics = BUF_INIT(0),
                            .address = xstrdup(options->address), .control_address = xstrdup(options->control_address) };
     s->errands_end = &s->errands;
     (void)pthread_mutex_init(&s->lock, NULL);

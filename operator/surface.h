@@ -27,7 +27,8 @@ struct surface_options { /* addresses are copied; "" = all */
 /* Called on the loop's thread, as the others. */
 MUST_CHECK int surface_new(struct loop *l, const struct surface_options *options, struct controller *c, struct surface **ret, struct error *e);
 void surface_free(struct surface *s); /* NULL is fine; closes all connections, waits for the thread */
-void surface_tell(struct surface *s, const struct metrics *m);
+/* What is answered from now on. metrics: the text for Prometheus; taken. */
+void surface_tell(struct surface *s, bool leading, bool ready, struct buf *metrics);
 void surface_show_certificate(struct surface *s, const struct certificate *c); /* from now on; copied */
 /* To the job's coordinator. False: it is not connected. */
 bool surface_say(struct surface *s, const struct kube_key *job, const char *text);

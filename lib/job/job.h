@@ -128,7 +128,7 @@ struct job_spec {
 
 enum job_phase {
     PHASE_PENDING, PHASE_QUEUED, PHASE_STARTING, PHASE_RUNNING, PHASE_RESTARTING, PHASE_SUSPENDED, PHASE_SUCCEEDED,
-    PHASE_FAILED,
+    PHASE_FAILED, JOB_PHASES
 };
 const char *phase_name(enum job_phase phase); /* "Running" */
 bool phase_is_final(enum job_phase phase);

@@ -146,10 +146,9 @@ class Operator:
             return 0, ""
 
     def metric(self, name):
-        for line in self.http("/metrics")[1].splitlines():
-            if line.startswith(f"ringmaster_{name} "):
-                return float(line.split()[1])
-        return None
+        """The sum of its series; None when there is none."""
+        lines = [line for line in self.http("/metrics")[1].splitlines() if line.startswith((f"ringmaster_{name} ", f"ringmaster_{name}{{"))]
+        return sum(float(line.rsplit(maxsplit=1)[1]) for line in lines) if lines else None
 
     def log(self):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""

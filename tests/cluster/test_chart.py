@@ -16,7 +16,7 @@ CRD = "trainingjobs.ringmaster.dev"
 RELEASE = "app.kubernetes.io/instance=ringmaster"
 KINDS = ("deployments,services,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,networkpolicies,"
          "flowschemas,prioritylevelconfigurations,pods,leases")
-NO_MONITORS = ("--set", "metrics.serviceMonitor.enabled=false")  # the cluster has no Prometheus operator
+NO_MONITORS = ("--set", "metrics.serviceMonitor.enabled=false,metrics.prometheusRule.enabled=false")  # no Prometheus operator there
 
 
 class Helm:

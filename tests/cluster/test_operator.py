@@ -59,6 +59,11 @@ def test_health_and_metrics(kube, operator):
     wait_until("leading", lambda: operator.metric("leader") == 1, 20)
     text = operator.http("/metrics")[1]
     assert "# TYPE ringmaster_reconcile_duration_seconds histogram" in text and "ringmaster_synced 1" in text
+    named = re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.M)
+    assert len(named) == len(set(named)), "the series of a metric stand together"
+    sample = re.compile(r'(\w+?)(?:_bucket|_sum|_count)?(?:\{\w+="[^"]*"(?:,\w+="[^"]*")*\})? [0-9.e+-]+')
+    for line in text.splitlines():
+        assert line.startswith("# ") or sample.fullmatch(line), line
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def ring(name, workers=3):
 def operator(cluster, uninstalled, images, tmp_path):
     """One that pods can reach."""
     made = Operator(cluster, tmp_path, port=PORT, address=HOST_IP)
-    made.start("--control-url", f"ws://{HOST_IP}:{PORT}", "--sidecar-image", f"ringmaster-sidecar:{images}")
+    made.start("--control-url", f"ws://{HOST_IP}:{PORT}", "--sidecar-image", f"ringmaster-sidecar:{images}", "--job-metrics")
     yield made
     assert made.is_alive(), made.log()[-4000:]
     assert made.stop() == 0
@@ -37,7 +37,7 @@ def test_a_ring_forms_restarts_in_place_and_ends(kube, operator):
     wait_until("the ring is proven in the status", lambda: kube.condition("ring", "Cooperating"))
     shown = kube.status("ring")["ring"]
     assert shown["size"] == 3 and status["attempt"] == 1
-    assert operator.metric("coordinators") == 1
+    assert operator.metric("coordinators") == 1 and operator.metric("job_ring_size") == 3
     uids = {member: pod["metadata"]["uid"] for member, pod in kube.pods("ring").items()}
 
     key = base64.b64decode(kube.get("secret", "ring-ringmaster")["data"]["key"]).decode()
@@ -51,6 +51,7 @@ def test_a_ring_forms_restarts_in_place_and_ends(kube, operator):
     status = kube.status("ring")
     assert status["attempt"] == 1 and status["restarts"] == 1 and status["failures"][-1]["signal"] == 9
     assert {member: pod["metadata"]["uid"] for member, pod in kube.pods("ring").items()} == uids, "no pod was made anew"
+    wait_until("the restart is counted", lambda: operator.metric("jobs_restarted_total") == operator.metric("restart_duration_seconds_count") == 1)
 
     operator.kill()
     operator.start()
