@@ -24,7 +24,8 @@ static const char *what(int kind)
 /* A tensor as the engine sees it. */
 struct measure { uint64_t elements, bytes, rows, row_elements; };
 
-static int measure(const struct rm_collective *c, const struct rm_tensor *t, struct measure *ret)
+/* in, out: the buffers that it must have, if it has elements. */
+static int measure(const struct rm_collective *c, const struct rm_tensor *t, bool in, bool out, struct measure *ret)
 {
     const char *op = what(c->kind);
     if (t->dtype < RM_U8 || t->dtype > RM_I16)
@@ -45,6 +46,8 @@ static int measure(const struct rm_collective *c, const struct rm_tensor *t, str
     if (too_large || __builtin_mul_overflow(ret->elements, shm_dtype_size((unsigned)t->dtype), &ret->bytes) || ret->bytes > BYTES_MAX)
         return text_fail(RM_INVALID, "%s \"%s\": %llu rows of %llu elements are more than memory can be", op, c->name,
                          (unsigned long long)ret->rows, (unsigned long long)ret->row_elements);
+    if (ret->bytes > 0 && ((in && t->in == NULL) || (out && t->out == NULL)))
+        return text_fail(RM_INVALID, "%s \"%s\": no buffer", op, c->name);
     return RM_OK;
 }
 
@@ -142,13 +145,6 @@ static int check_call(const struct rm_collective *c)
     return RM_OK;
 }
 
-static int check_buffers(const struct rm_collective *c, const struct rm_tensor *t, uint64_t bytes, bool in, bool out)
-{
-    if (bytes > 0 && ((in && t->in == NULL) || (out && t->out == NULL)))
-        return text_fail(RM_INVALID, "%s \"%s\": no buffer", what(c->kind), c->name);
-    return RM_OK;
-}
-
 /* ---- segments ---- */
 
 static int no_memory(const struct rm_collective *c)
@@ -177,9 +173,7 @@ static int make_plain(const struct rm_collective *c, bool gives, struct submissi
         return no_memory(c);
     for (size_t i = 0; i < c->tensor_count; i++) {
         struct measure m;
-        int status = measure(c, &c->tensors[i], &m);
-        if (status == RM_OK)
-            status = check_buffers(c, &c->tensors[i], m.bytes, gives, true);
+        int status = measure(c, &c->tensors[i], gives, true, &m);
         if (status != RM_OK)
             return status;
         s->segments[i] = (struct segment){ .in = c->tensors[i].in, .out = c->tensors[i].out, .bytes = m.bytes };
@@ -200,9 +194,7 @@ static int make_gather_group(const struct rm_collective *c, struct submission *s
     s->segments[0] = (struct segment){ .in = rows, .bytes = 8 * n };
     for (size_t i = 0; i < n; i++) {
         struct measure m;
-        int status = measure(c, &c->tensors[i], &m);
-        if (status == RM_OK)
-            status = check_buffers(c, &c->tensors[i], m.bytes, true, false);
+        int status = measure(c, &c->tensors[i], true, false, &m);
         if (status != RM_OK)
             return status;
         rows[i] = (int64_t)m.rows;
@@ -218,14 +210,13 @@ static int make_gather_group(const struct rm_collective *c, struct submission *s
 static int make_gather(const struct rm_collective *c, struct submission *s)
 {
     struct measure m;
-    int status = measure(c, &c->tensors[0], &m);
+    int status = measure(c, &c->tensors[0], true, false, &m);
     if (status != RM_OK)
         return status;
     if (c->tensor_count > 1 || m.row_elements == 0)
         return make_gather_group(c, s);
-    status = check_buffers(c, &c->tensors[0], m.bytes, true, false);
-    if (status != RM_OK || !make_segments(s, 1) || !make_outputs(s, 1))
-        return status != RM_OK ? status : no_memory(c);
+    if (!make_segments(s, 1) || !make_outputs(s, 1))
+        return no_memory(c);
     s->segments[0] = (struct segment){ .in = c->tensors[0].in, .bytes = m.bytes };
     s->outputs[0] = (struct output){ .rows = (int64_t)m.rows, .row_bytes = m.row_elements * shm_dtype_size(s->dtype) };
     s->row_elements = m.row_elements;
@@ -251,9 +242,7 @@ static int make_scatter(const struct rm_collective *c, int n, int place, struct 
     s->row_elements = 1;
     for (size_t i = 0; i < tensors; i++) {
         struct measure m;
-        int status = measure(c, &c->tensors[i], &m);
-        if (status == RM_OK)
-            status = check_buffers(c, &c->tensors[i], m.bytes, true, false);
+        int status = measure(c, &c->tensors[i], true, false, &m);
         if (status != RM_OK)
             return status;
         uint64_t row_bytes = m.row_elements * shm_dtype_size(s->dtype);
@@ -295,9 +284,7 @@ static int check_splits(const struct rm_collective *c, const struct measure *m, 
 static int make_exchange(const struct rm_collective *c, int n, struct submission *s)
 {
     struct measure m;
-    int status = measure(c, &c->tensors[0], &m);
-    if (status == RM_OK)
-        status = check_buffers(c, &c->tensors[0], m.bytes, true, false);
+    int status = measure(c, &c->tensors[0], true, false, &m);
     if (status == RM_OK)
         status = check_splits(c, &m, n);
     if (status != RM_OK)
