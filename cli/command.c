@@ -125,7 +125,7 @@ const struct command *const *command_list(size_t *ret_count)
 {
     static const struct command *const COMMANDS[] = {
         &COMMAND_RUN, &COMMAND_SUBMIT, &COMMAND_STATUS, &COMMAND_LOGS, &COMMAND_EVENTS, &COMMAND_WAIT, &COMMAND_SUSPEND, &COMMAND_RESUME,
-        &COMMAND_CHECKPOINT_NOW, &COMMAND_SCALE, &COMMAND_DELETE, &COMMAND_VALIDATE, &COMMAND_RENDER, &COMMAND_CONVERT, &COMMAND_BENCH,
+        &COMMAND_CHECKPOINTS, &COMMAND_SCALE, &COMMAND_DELETE, &COMMAND_VALIDATE, &COMMAND_RENDER, &COMMAND_CONVERT, &COMMAND_BENCH,
         &COMMAND_TIMELINE, &COMMAND_COMPLETION, &COMMAND_VERSION,
     };
     *ret_count = COUNT(COMMANDS);
@@ -191,8 +191,12 @@ int command_main(const struct command *const *commands, size_t count, int argc, 
     if (!c)
         return unknown(commands, count, wants_help ? argv[2] : word);
     if (wants_help) {
-        char *args[] = { argv[2], (char[]){ "--help" }, NULL };
-        return c->run(2, args);
+        char *args[] = { argv[2], (char[]){ "--help" }, NULL, NULL };
+        if (c->sub && argc > 3) { /* help checkpoint ls */
+            args[2] = args[1];
+            args[1] = argv[3];
+        }
+        return c->run(args[2] ? 3 : 2, args);
     }
     return c->run(argc - 1, argv + 1);
 }

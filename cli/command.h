@@ -33,11 +33,12 @@ struct command {
     const char *notes;         /* last paragraph */
     enum command_words takes;
     const char *const *words;  /* NULL-terminated, with WORDS_OWN */
+    const struct command *const *sub; /* commands of its own, NULL-terminated; their names are "checkpoint ls" */
 };
 
-/* Each lives in command_<name>.c; suspend, resume, checkpoint, scale and delete in command_change.c. */
+/* Each lives in command_<name>.c; suspend, resume, scale and delete in command_change.c. */
 extern const struct command COMMAND_RUN, COMMAND_SUBMIT, COMMAND_STATUS, COMMAND_LOGS, COMMAND_EVENTS, COMMAND_WAIT, COMMAND_SUSPEND,
-    COMMAND_RESUME, COMMAND_CHECKPOINT_NOW, COMMAND_SCALE, COMMAND_DELETE, COMMAND_VALIDATE, COMMAND_RENDER, COMMAND_CONVERT, COMMAND_BENCH,
+    COMMAND_RESUME, COMMAND_CHECKPOINTS, COMMAND_SCALE, COMMAND_DELETE, COMMAND_VALIDATE, COMMAND_RENDER, COMMAND_CONVERT, COMMAND_BENCH,
     COMMAND_TIMELINE, COMMAND_COMPLETION, COMMAND_VERSION;
 
 /* All of them in the order of the overview. */

@@ -1,11 +1,11 @@
-/* suspend, resume, checkpoint, scale and delete: one request each. */
+/* suspend, resume, checkpoint save, scale and delete: one request each. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "cli/command.h"
+#include "cli/command_checkpoint.h"
 #include "cli/jobdir.h"
 #include "cli/outcome.h"
 #include "cli/runner_scale.h"
@@ -22,7 +22,7 @@ struct change_options { const char *job_dir, *default_dir; bool wait; int64_t ti
 
 static const struct opt_def SUSPEND_OPTIONS[] = { WAIT_ROWS("wait until the pods are gone"), CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def RESUME_OPTIONS[] = { WAIT_ROWS("wait until it runs"), CLUSTER_OPTIONS(struct change_options, cluster) };
-static const struct opt_def CHECKPOINT_OPTIONS[] = { WAIT_ROWS("wait until it is committed"), CLUSTER_OPTIONS(struct change_options, cluster) };
+static const struct opt_def SAVE_OPTIONS[] = { WAIT_ROWS("wait until it is committed"), CLUSTER_OPTIONS(struct change_options, cluster) };
 static const struct opt_def SCALE_OPTIONS[] = {
     { .flag = "job-dir", .type = OPT_TEXT, .at = OPT_AT(struct change_options, job_dir, const char *), .value = "DIR",
       .help = "directory of a job of 'ringmaster run'" },
@@ -85,17 +85,17 @@ static int resume(struct cluster *c, const char *name, const struct change_optio
 
 /* ---- checkpoint -------------------------------------------------------------------------------------------------------- */
 
-static int checkpoint(struct cluster *c, const char *name, const struct change_options *o)
+static int save(struct cluster *c, const char *name, const struct change_options *o)
 {
     struct error e = ERROR_INIT;
     auto_json cJSON *job = NULL, *patch = NULL;
     char value[48], time[CLOCK_TEXT_MAX];
     int64_t now_ms = clock_wall_ms();
     if (cluster_job(c, name, &job, &e) < 0)
-        return command_fail("checkpoint", COMMAND_CANNOT_RUN, &e);
+        return command_fail(CHECKPOINT_SAVE.name, COMMAND_CANNOT_RUN, &e);
     if (strcmp(json_text(job, "status.phase", ""), "Running") != 0) {
         (void)error_set(&e, ERROR_INVALID, "job %s does not run (%s): there is nothing to save", name, json_text(job, "status.phase", "Pending"));
-        return command_fail("checkpoint", COMMAND_CANNOT_RUN, &e);
+        return command_fail(CHECKPOINT_SAVE.name, COMMAND_CANNOT_RUN, &e);
     }
     clock_format(now_ms, time);
     snprintf(value, sizeof value, "%.19s.%03dZ", time, (int)(now_ms % 1000)); /* any value that was not there before */
@@ -105,10 +105,10 @@ static int checkpoint(struct cluster *c, const char *name, const struct change_o
     struct kube_request r = { .verb = KUBE_MERGE_PATCH, .resource = &CLUSTER_JOBS, .ns = c->ns, .name = name, .body = patch,
                               .field_manager = CLUSTER_FIELD_MANAGER };
     if (cluster_call(c, &r, NULL, &e) < 0)
-        return not_there(c, "checkpoint", name, &e);
+        return not_there(c, CHECKPOINT_SAVE.name, name, &e);
     printf("trainingjob/%s: checkpoint asked for\n", name);
     auto_free char *goal = xasprintf(WAIT_CHECKPOINT "%s", value);
-    return o->wait ? wait_for_job(c, "checkpoint", name, goal, o->timeout_ms, false) : COMMAND_OK;
+    return o->wait ? wait_for_job(c, CHECKPOINT_SAVE.name, name, goal, o->timeout_ms, false) : COMMAND_OK;
 }
 
 /* ---- delete ------------------------------------------------------------------------------------------------------------ */
@@ -159,9 +159,9 @@ static int resume_command(int argc, char **argv)
     return each(&COMMAND_RESUME, argc, argv, resume);
 }
 
-static int checkpoint_command(int argc, char **argv)
+static int save_command(int argc, char **argv)
 {
-    return each(&COMMAND_CHECKPOINT_NOW, argc, argv, checkpoint);
+    return each(&CHECKPOINT_SAVE, argc, argv, save);
 }
 
 static int delete_command(int argc, char **argv)
@@ -270,11 +270,11 @@ const struct command COMMAND_RESUME = {
     .options = RESUME_OPTIONS, .option_count = COUNT(RESUME_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
 };
 
-const struct command COMMAND_CHECKPOINT_NOW = {
-    .name = "checkpoint", .summary = "have a running job of a cluster save a checkpoint now", .run = checkpoint_command, .takes = WORDS_JOB,
-    .usage = "checkpoint NAME... [-n NAMESPACE] [--wait]",
+const struct command CHECKPOINT_SAVE = {
+    .name = "checkpoint save", .summary = "have a running job of a cluster save a checkpoint now", .run = save_command, .takes = WORDS_JOB,
+    .usage = "checkpoint save NAME... [-n NAMESPACE] [--wait]",
     .about = "Sets the annotation " JOB_CHECKPOINT_NOW " to the time. What came of it stands in status.checkpointRequest.",
-    .options = CHECKPOINT_OPTIONS, .option_count = COUNT(CHECKPOINT_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
+    .options = SAVE_OPTIONS, .option_count = COUNT(SAVE_OPTIONS), .notes = CODES ",\nand with --wait those of 'ringmaster wait'.",
 };
 
 const struct command COMMAND_SCALE = {

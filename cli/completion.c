@@ -35,10 +35,32 @@ static void quoted(const char *text, struct buf *out)
     buf_add(out, "'");
 }
 
+/* What follows the command: its own words, or the names of its commands. */
 static void own_words(const struct command *c, struct buf *out)
 {
     for (size_t i = 0; c->words && c->words[i]; i++)
         buf_addf(out, "%s%s", i ? " " : "", c->words[i]);
+    for (size_t i = 0; c->sub && c->sub[i]; i++)
+        buf_addf(out, "%s%s", i ? " " : "", strchr(c->sub[i]->name, ' ') + 1);
+}
+
+/* Option k of a command; those of its own commands follow, each flag once. NULL: there are no more. */
+static const struct opt_def *option_at(const struct command *c, size_t k)
+{
+    if (k < c->option_count)
+        return &c->options[k];
+    k -= c->option_count;
+    for (size_t i = 0; c->sub && c->sub[i]; i++)
+        for (size_t n = 0; n < c->sub[i]->option_count; n++) {
+            const struct opt_def *d = &c->sub[i]->options[n];
+            bool seen = false;
+            for (size_t before = 0; before < i && !seen; before++)
+                for (size_t m = 0; m < c->sub[before]->option_count && !seen; m++)
+                    seen = strcmp(c->sub[before]->options[m].flag, d->flag) == 0;
+            if (!seen && k-- == 0)
+                return d;
+        }
+    return NULL;
 }
 
 /* ---- bash -------------------------------------------------------------------------------------------------------------- */
@@ -46,11 +68,12 @@ static void own_words(const struct command *c, struct buf *out)
 static void bash_flags(const struct command *c, struct buf *out)
 {
     buf_addf(out, "    %s) flags=\"", c->name);
-    for (size_t i = 0; i < c->option_count; i++) {
-        if (c->options[i].hidden)
+    const struct opt_def *d;
+    for (size_t i = 0; (d = option_at(c, i)); i++) {
+        if (d->hidden)
             continue;
-        bool inverse = c->options[i].type == OPT_BOOL && c->options[i].def && strcmp(c->options[i].def, "true") == 0;
-        buf_addf(out, "--%s%s ", inverse ? "no-" : "", c->options[i].flag);
+        bool inverse = d->type == OPT_BOOL && d->def && strcmp(d->def, "true") == 0;
+        buf_addf(out, "--%s%s ", inverse ? "no-" : "", d->flag);
     }
     const char *const *more = c->more_flags ? c->more_flags() : NULL;
     for (size_t i = 0; more && more[i]; i++)
@@ -93,6 +116,7 @@ static void bash_words(const struct command *c, struct buf *out)
 
 void completion_bash(const struct command *const *commands, size_t count, struct buf *out)
 {
+    const struct opt_def *d;
     buf_add(out, "# Completion of ringmaster for bash: source <(ringmaster completion bash)\n"
                  "_ringmaster() {\n"
                  "    local cur prev command flags=\"\"\n"
@@ -104,9 +128,9 @@ void completion_bash(const struct command *const *commands, size_t count, struct
         buf_addf(out, "%s ", commands[i]->name);
     buf_add(out, "help\" -- \"$cur\"))\n        return\n    fi\n    case \"$command:$prev\" in\n");
     for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < commands[i]->option_count; k++)
-            if (!commands[i]->options[k].hidden && value_of(&commands[i]->options[k]) != VALUE_NONE)
-                bash_case(commands[i], &commands[i]->options[k], out);
+        for (size_t k = 0; (d = option_at(commands[i], k)); k++)
+            if (!d->hidden && value_of(d) != VALUE_NONE)
+                bash_case(commands[i], d, out);
     buf_add(out, "    esac\n    case \"$command\" in\n");
     for (size_t i = 0; i < count; i++)
         bash_flags(commands[i], out);
@@ -169,6 +193,7 @@ static void zsh_words(const struct command *c, struct buf *out)
 
 void completion_zsh(const struct command *const *commands, size_t count, struct buf *out)
 {
+    const struct opt_def *d;
     buf_add(out, "#compdef ringmaster\n# Completion of ringmaster for zsh: ringmaster completion zsh > \"${fpath[1]}/_ringmaster\"\n"
                  "_ringmaster_jobs() {\n    compadd -- ${(f)\"$(" JOBS ")\"}\n    _files -/\n}\n"
                  "_ringmaster() {\n    if (( CURRENT == 2 )); then\n        local -a commands=(\n");
@@ -183,9 +208,9 @@ void completion_zsh(const struct command *const *commands, size_t count, struct 
                  "    local command=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $command in\n");
     for (size_t i = 0; i < count; i++) {
         buf_addf(out, "        %s) _arguments \\\n", commands[i]->name);
-        for (size_t k = 0; k < commands[i]->option_count; k++)
-            if (!commands[i]->options[k].hidden)
-                zsh_option(&commands[i]->options[k], out);
+        for (size_t k = 0; (d = option_at(commands[i], k)); k++)
+            if (!d->hidden)
+                zsh_option(d, out);
         const char *const *more = commands[i]->more_flags ? commands[i]->more_flags() : NULL;
         for (size_t k = 0; more && more[k]; k++)
             buf_addf(out, "            '%s[as in horovodrun]' \\\n", more[k]);
@@ -239,6 +264,7 @@ static void fish_words(const struct command *c, struct buf *out)
 
 void completion_fish(const struct command *const *commands, size_t count, struct buf *out)
 {
+    const struct opt_def *d;
     buf_add(out, "# Completion of ringmaster for fish: ringmaster completion fish > ~/.config/fish/completions/ringmaster.fish\n"
                  "complete -c ringmaster -f\n"
                  "complete -c ringmaster -l help -d 'show its page'\n");
@@ -248,9 +274,9 @@ void completion_fish(const struct command *const *commands, size_t count, struct
         buf_add(out, "\n");
     }
     for (size_t i = 0; i < count; i++) {
-        for (size_t k = 0; k < commands[i]->option_count; k++)
-            if (!commands[i]->options[k].hidden)
-                fish_option(commands[i], &commands[i]->options[k], out);
+        for (size_t k = 0; (d = option_at(commands[i], k)); k++)
+            if (!d->hidden)
+                fish_option(commands[i], d, out);
         const char *const *more = commands[i]->more_flags ? commands[i]->more_flags() : NULL;
         for (size_t k = 0; more && more[k]; k++)
             buf_addf(out, "complete -c ringmaster -n '__fish_seen_subcommand_from %s' -%s %s -d 'as in horovodrun'\n", commands[i]->name,

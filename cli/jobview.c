@@ -26,23 +26,6 @@ static const char *plain(const char *text, char *ret, size_t size)
     return ret;
 }
 
-/* "35s", "12m", "3h", "5d", as kubectl writes ages; "-" when unknown. */
-static const char *age(int64_t since_ms, int64_t now_ms, char ret[24])
-{
-    int64_t s = (now_ms - since_ms) / 1000;
-    if (since_ms <= 0)
-        snprintf(ret, 24, "-");
-    else if (s < 120)
-        snprintf(ret, 24, "%llds", (long long)(s > 0 ? s : 0));
-    else if (s < 2 * 3600)
-        snprintf(ret, 24, "%lldm", (long long)(s / 60));
-    else if (s < 48 * 3600)
-        snprintf(ret, 24, "%lldh", (long long)(s / 3600));
-    else
-        snprintf(ret, 24, "%lldd", (long long)(s / 86400));
-    return ret;
-}
-
 static int64_t time_at(const cJSON *object, const char *path)
 {
     int64_t ms;
@@ -69,7 +52,7 @@ static size_t widest(const cJSON *const *jobs, size_t count, const char *(*text)
 
 static void job_row(const cJSON *job, int ns_width, int name_width, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char step[48] = "-", old[24], text[64];
+    char step[48] = "-", old[VIEW_AGE_MAX], text[64];
     const char *phase = json_text(job, "status.phase", "-");
     int64_t done = json_int(job, "status.progress.step", -1), total = json_int(job, "status.progress.totalSteps", 0);
     if (done >= 0 && total > 0)
@@ -84,7 +67,7 @@ static void job_row(const cJSON *job, int ns_width, int name_width, const struct
     text_make_plain(text);
     line_colored(&l, view_phase_color(phase), text);
     line_textf(&l, "  %-9.20s  %8lld  %15s  %5s", plain(json_text(job, "status.ready", "-"), text, sizeof text),
-               (long long)json_int(job, "status.restarts", 0), step, age(time_at(job, "metadata.creationTimestamp"), now_ms, old));
+               (long long)json_int(job, "status.restarts", 0), step, view_age(time_at(job, "metadata.creationTimestamp"), now_ms, old));
     line_end(&l);
 }
 
@@ -171,7 +154,7 @@ static void rank_line(const struct rank_row *row, const struct job_status *statu
                       const struct view_style *style, int64_t now_ms, struct buf *out)
 {
     const struct replica *r = &row->replica;
-    char rank[16] = "-", old[24], text[128], node[128], exit[48] = "";
+    char rank[16] = "-", old[VIEW_AGE_MAX], text[128], node[128], exit[48] = "";
     bool over = phase_is_final(status->phase);
     const char *phase = !row->there && over ? "ended" : r->phase;
     if (row->rank >= 0)
@@ -183,7 +166,7 @@ static void rank_line(const struct rank_row *row, const struct job_status *statu
     snprintf(text, sizeof text, "%-10s", phase);
     line_colored(&l, view_phase_color(phase), text);
     line_textf(&l, "  %-*.*s", node_width, node_width, *r->node ? plain(r->node, node, sizeof node) : "-");
-    line_textf(&l, "  %8d  %8d  %5s", r->restarts, failures_of(status, r), age(r->created_ms, now_ms, old));
+    line_textf(&l, "  %8d  %8d  %5s", r->restarts, failures_of(status, r), view_age(r->created_ms, now_ms, old));
     line_textf(&l, "  %s", row->there ? plain(r->pod, text, sizeof text) : "-");
     if (status->ring.set && row->rank >= 0 && status->ring.straggler_rank == row->rank)
         line_colored(&l, SGR_YELLOW, "  slowest");
@@ -227,7 +210,7 @@ static void ranks_format(const struct rank_rows *rows, const struct job_status *
 static void conditions_format(const struct jobview *v, const struct view_style *style, struct buf *out)
 {
     const cJSON *list = json_at(v->job, "status.conditions"), *item;
-    char type[40], reason[64], message[600], old[24];
+    char type[40], reason[64], message[600], old[VIEW_AGE_MAX];
     if (!cJSON_IsArray(list) || !list->child)
         return;
     heading("Conditions:", style, out);
@@ -237,7 +220,7 @@ static void conditions_format(const struct jobview *v, const struct view_style *
         plain(json_text(item, "type", ""), type, sizeof type);
         line_textf(&l, "  %-14s ", type);
         line_colored(&l, is_true ? view_phase_color(type) : SGR_DIM, is_true ? "True  " : "False ");
-        line_textf(&l, " %5s  %-24s  %s", age(time_at(item, "lastTransitionTime"), v->now_wall_ms, old),
+        line_textf(&l, " %5s  %-24s  %s", view_age(time_at(item, "lastTransitionTime"), v->now_wall_ms, old),
                    plain(json_text(item, "reason", ""), reason, sizeof reason), plain(json_text(item, "message", ""), message, sizeof message));
         line_end(&l);
     }
@@ -245,7 +228,7 @@ static void conditions_format(const struct jobview *v, const struct view_style *
 
 static void ring_format(const struct job_status *status, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char size[TEXT_SIZE_MAX], old[24], members[600];
+    char size[TEXT_SIZE_MAX], old[VIEW_AGE_MAX], members[600];
     if (!status->ring.set)
         return;
     heading("Ring:", style, out);
@@ -253,7 +236,7 @@ static void ring_format(const struct job_status *status, const struct view_style
     line_textf(&l, "  %d ranks, self-test ", status->ring.size);
     line_colored(&l, status->ring.self_test_ok ? SGR_GREEN : SGR_RED, status->ring.self_test_ok ? "passed" : "not passed");
     if (status->ring.formed_ms)
-        line_textf(&l, ", formed %s ago", age(status->ring.formed_ms, now_ms, old));
+        line_textf(&l, ", formed %s ago", view_age(status->ring.formed_ms, now_ms, old));
     if (status->ring.operations > 0)
         line_textf(&l, "; %s reduced in %lld operations", text_bytes((uint64_t)status->ring.bytes_reduced, size), (long long)status->ring.operations);
     if (status->ring.busbw_gbps > 0)
@@ -276,12 +259,12 @@ static void ring_format(const struct job_status *status, const struct view_style
 
 static void checkpoint_format(const struct job_status *status, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char old[24], uri[520];
+    char old[VIEW_AGE_MAX], uri[520];
     if (!status->checkpoint.set)
         return;
     heading("Checkpoint:", style, out);
     struct line l = line_start(out, style->width, style->color);
-    line_textf(&l, "  step %lld, %s ago, attempt %d%s  %s", (long long)status->checkpoint.step, age(status->checkpoint.time_ms, now_ms, old),
+    line_textf(&l, "  step %lld, %s ago, attempt %d%s  %s", (long long)status->checkpoint.step, view_age(status->checkpoint.time_ms, now_ms, old),
                status->checkpoint.attempt, status->checkpoint.verified ? ", verified" : "", plain(status->checkpoint.uri, uri, sizeof uri));
     line_end(&l);
 }
@@ -300,14 +283,14 @@ static const char *last_line(const char *text, char *ret, size_t size)
 
 static void failures_format(const struct job_status *status, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char member[80], old[24], reason[64], node[128], tail[1024], message[1024], evidence[256];
+    char member[80], old[VIEW_AGE_MAX], reason[64], node[128], tail[1024], message[1024], evidence[256];
     if (status->failure_count)
         heading("Failures:", style, out);
     for (size_t i = 0; i < status->failure_count; i++) {
         const struct failure *f = &status->failures[i];
         job_member_name(f->role, f->index, member);
         struct line l = line_start(out, style->width, style->color);
-        line_textf(&l, "  %5s  %-12s  attempt %d round %d  ", age(f->time_ms, now_ms, old), member, f->attempt, f->round);
+        line_textf(&l, "  %5s  %-12s  attempt %d round %d  ", view_age(f->time_ms, now_ms, old), member, f->attempt, f->round);
         if (f->rank.set)
             line_textf(&l, "rank %lld  ", (long long)f->rank.value);
         line_colored(&l, SGR_RED, plain(f->reason, reason, sizeof reason));
@@ -356,12 +339,12 @@ static int by_time(const void *a, const void *b)
 
 static void event_line(const cJSON *event, const char *job, const struct view_style *style, int64_t now_ms, struct buf *out)
 {
-    char old[24], reason[128], message[1000], object[300];
+    char old[VIEW_AGE_MAX], reason[128], message[1000], object[300];
     int64_t count = json_int(event, "count", json_int(event, "series.count", 1));
     bool warning = strcmp(json_text(event, "type", ""), "Warning") == 0;
     const char *name = json_text(event, "involvedObject.name", "");
     struct line l = line_start(out, style->width, style->color);
-    line_textf(&l, "  %5s", age(jobview_event_ms(event), now_ms, old));
+    line_textf(&l, "  %5s", view_age(jobview_event_ms(event), now_ms, old));
     if (count > 1)
         line_textf(&l, " x%-3lld", (long long)count);
     else

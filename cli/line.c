@@ -43,6 +43,19 @@ void line_colored(struct line *l, const char *sgr, const char *text)
     line_color(l, SGR_RESET);
 }
 
+void line_bar(struct line *l, int width, double fraction, bool unicode)
+{
+    int full = (int)(fraction * width);
+    line_color(l, SGR_GREEN);
+    for (int i = 0; i < full; i++)
+        line_text(l, unicode ? "━" : "#");
+    line_color(l, SGR_RESET);
+    line_color(l, SGR_DIM);
+    for (int i = full; i < width; i++)
+        line_text(l, unicode ? "─" : "-");
+    line_color(l, SGR_RESET);
+}
+
 void line_end(struct line *l)
 {
     buf_add(l->out, "\n");

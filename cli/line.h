@@ -22,6 +22,7 @@ void line_text(struct line *l, const char *text);
 void line_textf(struct line *l, const char *fmt, ...) FORMAT(2, 3); /* at most 1000 bytes */
 void line_color(struct line *l, const char *sgr);
 void line_colored(struct line *l, const char *sgr, const char *text);
+void line_bar(struct line *l, int width, double fraction, bool unicode); /* columns; 0 to 1 is done */
 void line_end(struct line *l);
 
 #endif

@@ -129,6 +129,22 @@ void view_release(struct view *v)
     *v = (struct view){ .members = NULL };
 }
 
+const char *view_age(int64_t since_ms, int64_t now_ms, char ret[VIEW_AGE_MAX])
+{
+    int64_t s = (now_ms - since_ms) / 1000;
+    if (since_ms <= 0)
+        snprintf(ret, VIEW_AGE_MAX, "-");
+    else if (s < 120)
+        snprintf(ret, VIEW_AGE_MAX, "%llds", (long long)(s > 0 ? s : 0));
+    else if (s < 2 * 3600)
+        snprintf(ret, VIEW_AGE_MAX, "%lldm", (long long)(s / 60));
+    else if (s < 48 * 3600)
+        snprintf(ret, VIEW_AGE_MAX, "%lldh", (long long)(s / 3600));
+    else
+        snprintf(ret, VIEW_AGE_MAX, "%lldd", (long long)(s / 86400));
+    return ret;
+}
+
 const char *view_duration(int64_t ms, char ret[VIEW_DURATION_MAX])
 {
     int64_t s = ms / 1000;
@@ -275,15 +291,7 @@ void view_bar(const struct view *v, const struct view_style *style, struct buf *
     int width = style->width - 50;
     if (fraction >= 0 && width >= 10) {
         width = width < BAR_MAX ? width : BAR_MAX;
-        int full = (int)(fraction * width);
-        line_color(&l, SGR_GREEN);
-        for (int i = 0; i < full; i++)
-            line_text(&l, style->unicode ? "━" : "#");
-        line_color(&l, SGR_RESET);
-        line_color(&l, SGR_DIM);
-        for (int i = full; i < width; i++)
-            line_text(&l, style->unicode ? "─" : "-");
-        line_color(&l, SGR_RESET);
+        line_bar(&l, width, fraction, style->unicode);
         line_text(&l, " ");
     }
     auto_buf struct buf text = BUF_INIT(512);

@@ -77,6 +77,10 @@ const char *view_phase_color(const char *phase);
 #define VIEW_DURATION_MAX 32
 const char *view_duration(int64_t ms, char ret[VIEW_DURATION_MAX]);
 
+/* "35s", "12m", "3h", "5d", as kubectl writes ages; "-" when unknown (0). */
+#define VIEW_AGE_MAX 24
+const char *view_age(int64_t since_ms, int64_t now_ms, char ret[VIEW_AGE_MAX]);
+
 /* What stands before a line of a member's log, "[worker-1] " padded to `width` columns of name; coloured by rank. */
 void view_log_prefix(const char *member, int width, bool color, struct buf *out);
 

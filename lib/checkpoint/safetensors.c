@@ -13,6 +13,14 @@ static const struct { const char *name; unsigned bits; } DTYPES[] = {
     { "I32", 32 }, { "U32", 32 }, { "F32", 32 }, { "C64", 64 }, { "F64", 64 }, { "I64", 64 }, { "U64", 64 },
 };
 
+unsigned safetensors_dtype_bits(const char *dtype)
+{
+    for (size_t i = 0; i < COUNT(DTYPES); i++)
+        if (strcmp(DTYPES[i].name, dtype) == 0)
+            return DTYPES[i].bits;
+    return 0;
+}
+
 /* A reader of the one JSON shape that a header has. It decodes strings in place into its own copy of the text: a decoded
  * string is never longer than its source. */
 struct reader {

@@ -40,6 +40,7 @@ struct safetensors {
 MUST_CHECK int safetensors_header_bytes(const void *bytes, size_t len, uint64_t image_bytes, uint64_t *ret_header_bytes, struct error *e);
 MUST_CHECK int safetensors_parse(const void *bytes, size_t len, uint64_t image_bytes, struct safetensors *ret_header, struct error *e);
 void safetensors_release(struct safetensors *s);
+unsigned safetensors_dtype_bits(const char *dtype); /* of an element; 0: there is no such dtype */
 const char *safetensors_metadata(const struct safetensors *s, const char *key); /* borrowed; NULL when absent */
 
 #endif

@@ -30,6 +30,8 @@ struct volume_ops {
     int (*has)(struct volume *v, const char *dir, const char *const *names, size_t count, bool *ret_there, struct error *e);
     int (*stat)(struct volume *v, const char *path, struct volume_stat *ret_stat, struct error *e);
     int (*read)(struct volume *v, const char *path, size_t max, char **ret_text /* owned, NUL after */, size_t *ret_len, struct error *e);
+    /* Exactly these bytes of a file. */
+    int (*read_range)(struct volume *v, const char *path, uint64_t offset, void *bytes, size_t len, struct error *e);
     int (*replace)(struct volume *v, const char *path, const char *text, struct error *e); /* old or new, never half */
     /* Only if there is none: CONFLICT, somebody was first. `unique` tells two writers apart; doing it twice with one text is fine. */
     int (*create)(struct volume *v, const char *path, const char *unique, const char *text, struct error *e);

@@ -72,6 +72,15 @@ static int posix_read(struct volume *v, const char *path, size_t max, char **ret
     return fs_read(file, max, ret_text, ret_len, e);
 }
 
+static int posix_read_range(struct volume *v, const char *path, uint64_t offset, void *bytes, size_t len, struct error *e)
+{
+    auto_free char *file = full(v, path);
+    auto_close int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return error_errno(e, "open %s", file);
+    return image_read(fd, offset, bytes, len, e) != 0 ? error_wrap(e, "%s", file) : 0;
+}
+
 static int posix_replace(struct volume *v, const char *path, const char *text, struct error *e)
 {
     const char *name;
@@ -159,7 +168,8 @@ static int posix_write_image(struct volume *v, const char *path, int fd, uint64_
     return 0;
 }
 
-static int posix_read_image(struct volume *v, const char *path, uint64_t bytes, volume_bytes_fn *fn, void *ctx, int *ret_fd, struct error *e)
+static int posix_read_image(struct volume *v, const char *path, uint64_t bytes, volume_bytes_fn *fn, void *ctx, int *ret_fd,
+                            struct error *e)
 {
     auto_free char *file = full(v, path);
     auto_free uint8_t *piece = xcalloc(1, PIECE);
@@ -181,7 +191,8 @@ static int posix_read_image(struct volume *v, const char *path, uint64_t bytes, 
 }
 
 static const struct volume_ops OPS = {
-    .close = posix_close, .list = posix_list, .has = posix_has, .stat = posix_stat, .read = posix_read, .replace = posix_replace,
+    .close = posix_close, .list = posix_list, .has = posix_has, .stat = posix_stat, .read = posix_read, .read_range = posix_read_range,
+    .replace = posix_replace,
     .create = posix_create, .make_dir = posix_make_dir, .move = posix_move, .remove = posix_remove, .remove_dir = posix_remove_dir,
     .write_image = posix_write_image, .read_image = posix_read_image, .is_leftover = layout_is_tmp,
 };

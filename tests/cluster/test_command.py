@@ -355,7 +355,7 @@ def test_a_life_by_command(kube, operator, ringmaster):
     assert kube.status("life")["attempt"] == 2
 
     kube.wait_phase("life", "Running")
-    assert ringmaster.out("checkpoint", "life") == "trainingjob/life: checkpoint asked for\n"
+    assert ringmaster.out("checkpoint", "save", "life") == "trainingjob/life: checkpoint asked for\n"
     asked = kube.get("trainingjob", "life")["metadata"]["annotations"]["ringmaster.dev/checkpoint-now"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", asked)
 

@@ -169,6 +169,22 @@ def launch_path():
 
 
 @pytest.fixture(scope="session")
+def checkpoint():
+    """The checkpoint engine on a command line (tests/programs/checkpoint.c), built with what is tested."""
+    variant = BUILD.name if BUILD.parent.name == "build" else "release"
+    path = BUILD / "tests/programs/checkpoint"
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    subprocess.run(["make", "-s", f"VARIANT={variant}", str(path.relative_to(ROOT))], cwd=ROOT, env=env, check=True, timeout=600)
+
+    def call(*arguments, env_more=None):
+        result = subprocess.run([path, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **(env_more or {})})
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return call
+
+
+@pytest.fixture(scope="session")
 def python_path():
     """The interpreter that has the frameworks; jobs in tests name it in full."""
     path = VENV / "bin/python"

@@ -1,43 +1,15 @@
 """What the checkpoint engine writes, the stock safetensors package reads; and the two agree on what an image is."""
 
 import json
-import os
 import pathlib
 import struct
-import subprocess
 
 import numpy
-import pytest
-from conftest import PATIENCE_S
 import safetensors
 import safetensors.numpy
 
-SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"
+from checkpoint_images import SHARD, image, padded
 UID = "0b7c2f6e-interop"
-
-
-@pytest.fixture(scope="session")
-def checkpoint(root, build):
-    """The engine on a command line, built with what is tested."""
-    variant = build.name if build.parent.name == "build" else "release"
-    program = build / "tests/programs/checkpoint"
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    subprocess.run(["make", "-s", f"VARIANT={variant}", str(program.relative_to(root))], cwd=root, env=env, check=True, timeout=600)
-
-    def call(*arguments):
-        result = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    return call
-
-
-def image(header, data=b"", align=0):
-    """An image by hand: as the client writes it, its header padded with spaces so that the data is aligned."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    if align:
-        text += b" " * (-(len(text) + 8) % align)
-    return struct.pack("<Q", len(text)) + text + data
 
 
 def share(rank):
@@ -49,13 +21,6 @@ def share(rank):
     tensors["nothing"] = numpy.zeros((0, 7), dtype="float32")
     tensors["café/kernel:0"] = random.random(1_200_000).astype("float32")
     return tensors
-
-
-def padded(tensors, metadata):
-    """The stock writer's image with the header padded to 4096 bytes."""
-    raw = safetensors.numpy.save(tensors, metadata)
-    n = struct.unpack("<Q", raw[:8])[0]
-    return image(raw[8 : 8 + n], raw[8 + n :], 4096)
 
 
 def test_a_committed_step_loads_with_the_stock_package(checkpoint, tmp_path):

@@ -10,7 +10,7 @@ from conftest import PATIENCE_S
 
 SH = "/bin/sh"
 CLUSTER_COMMANDS = [["status"], ["status", "x"], ["status", "-w"], ["logs", "x"], ["events", "x"], ["wait", "x"], ["suspend", "x"],
-                    ["resume", "x"], ["checkpoint", "x"], ["scale", "x", "2"], ["delete", "x"]]
+                    ["resume", "x"], ["checkpoint", "save", "x"], ["scale", "x", "2"], ["delete", "x"]]
 DEAD = """
 apiVersion: v1
 kind: Config

@@ -1,7 +1,7 @@
 /* checkpoint.c — what tests in other languages need of the checkpoint engine.
  *
  *   checkpoint check FILE...                       is each an image? "ok", or why not; exit code 0 in any case
- *   checkpoint save VOLUME UID STEP IMAGE...       commits one image a rank, as the sidecars would; prints the directory
+ *   checkpoint save VOLUME UID STEP IMAGE...       commits one image a rank in a round of its own, as the sidecars would; prints the directory
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -46,10 +46,14 @@ static int save(const char *volume, const char *uid, int64_t step, int32_t world
     bool committed;
     char nonce[LAYOUT_NONCE_MAX];
     auto_free struct holdings *none = xcalloc((size_t)world, sizeof(*none));
-    struct claim claim = { .fence = 0x100000001, .world = world, .member = "chief-0", .by_rank = none };
+    uint64_t newest;
+    struct claim claim = { .world = world, .member = "chief-0", .by_rank = none };
     struct step_key key = { .world = world };
     (void)snprintf(key.job, sizeof(key.job), "%s", uid);
-    if (store_init(&s, volume, uid, NULL, e) != 0 || claim_run(&s, &claim, &claimed, nonce, e) != 0 ||
+    if (store_init(&s, volume, uid, NULL, e) != 0 || store_newest_claim(&s, &newest, e) != 0)
+        return -1;
+    claim.fence = newest == 0 ? 0x100000001 : newest + 1;
+    if (claim_run(&s, &claim, &claimed, nonce, e) != 0 ||
         store_prepare(&s, (struct checkpoint_id){ claim.fence, step }, &key.generation, &committed, e) != 0)
         return -1;
     for (int32_t rank = 0; rank < world; rank++)
