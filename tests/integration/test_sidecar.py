@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, PATIENCE_S
+from conftest import BUILD, PATIENCE_S, wait_until
 from group import Group
 
 SLEEP = ["sh", "-c", 'echo "start $RINGMASTER_ROUND $RINGMASTER_FENCE $RINGMASTER_RESUME_STEP"; exec sleep 1000']
@@ -48,6 +48,11 @@ def starts(group, member):
     return [line for line in group.out(member).splitlines() if line.startswith("start ")]
 
 
+def all_have_started(group, times):
+    """A process that runs has not said so yet."""
+    wait_until(lambda: all(len(starts(group, m)) >= times for m in group.members), what=f"start number {times} of all")
+
+
 # ---- the gang start --------------------------------------------------------------------------------------------------------
 
 
@@ -59,6 +64,7 @@ def test_no_process_runs_before_every_member_is_there(make_group, wait_for):
     assert group.out("chief-0") == group.out("worker-1") == ""
     group.start(["worker-0"])
     wait_for(group.running, what="all running")
+    all_have_started(group, 1)
     assert all(starts(group, m) == [f"start 1 {1 << 32 | 1} -1"] for m in group.members)
     report = group.control.last
     assert (report["round"], report["self_test_ok"], report["counters"]["restarts"]) == (1, True, 0)
@@ -95,6 +101,7 @@ def test_a_rank_that_sends_nothing_is_named(make_group, wait_for, env):
 def test_a_killed_process_makes_all_start_again(make_group, wait_for, victim):
     group = make_group(three()).start()
     before = wait_for(group.running, what="all running")
+    all_have_started(group, 1)
     os.kill(before[victim], signal.SIGKILL)
     after = wait_for(lambda: (now := group.running()) and not set(now.values()) & set(before.values()) and now, what="all running again")
     assert set(after) == set(group.members)
@@ -103,6 +110,7 @@ def test_a_killed_process_makes_all_start_again(make_group, wait_for, victim):
     cause = rounds(group)[-1]
     role, _, index = victim.rpartition("-")
     assert (cause["role"], cause["index"], cause["exit_code"], cause["signal"], cause["round"]) == (role, int(index), 137, 9, 1)
+    all_have_started(group, 2)
     assert all([line.split()[1] for line in starts(group, m)] == ["1", "2"] for m in group.members)
     assert all(process.poll() is None for process in group.launchers.values())
 
@@ -115,10 +123,11 @@ def test_the_last_word_is_left_for_whoever_could_not_listen(make_group, wait_for
     group.extra["chief-0"] = {"RINGMASTER_LAST_WORD": str(word)}
     group.start()
     before = wait_for(group.running, what="all running")
+    all_have_started(group, 1)
     assert not word.exists(), "nothing has happened"
     group.control.close()
     os.kill(before[victim], signal.SIGKILL)
-    wait_for(lambda: all(len(starts(group, m)) == 2 for m in group.members), what="the second round")
+    all_have_started(group, 2)
     left = wait_for(lambda: word.exists() and json.loads(word.read_text()), what="a last word")
     assert [(r["role"], r["index"], r["exit_code"]) for r in left["rounds"]] == [(*victim.split("-")[:1], 0, 137)] and "members" in left and not left["members"]
     group.sidecars["chief-0"].kill()
@@ -185,7 +194,8 @@ def test_the_first_to_fail_is_the_cause(make_group, wait_for):
 
 
 def test_the_budget_ends_a_crash_loop(make_group, wait_for):
-    group = make_group(three(worker_0=["sh", "-c", "exit 1"]), policy={"backoffLimit": 2, "backoffBaseSeconds": 0}).start()
+    once_the_chief_has_begun = 'while [ "$(grep -c start ../chief-0/out)" -lt "$RINGMASTER_ROUND" ]; do sleep 0.05; done; exit 1'
+    group = make_group(three(worker_0=["sh", "-c", once_the_chief_has_begun]), policy={"backoffLimit": 2, "backoffBaseSeconds": 0}).start()
     assert group.launchers["worker-0"].wait(PATIENCE_S) == 1
     report = wait_for(lambda: group.control.last.get("gave_up") and group.control.last, what="the job given up")
     assert report["give_up_reason"] == "BackoffLimitExceeded"
@@ -197,8 +207,10 @@ def test_a_process_that_ignores_sigterm_does_not_hold_up_the_restart(make_group,
     deaf = ["sh", "-c", "trap '' TERM; echo start $RINGMASTER_ROUND; while :; do sleep 0.1; done"]
     group = make_group(three(worker_0=deaf)).start()
     before = wait_for(group.running, what="all running")
+    all_have_started(group, 1)
     os.kill(before["chief-0"], signal.SIGKILL)
     wait_for(lambda: group.running() and group.control.last["round"] == 2, what="the second round")
+    all_have_started(group, 2)
     assert [line.split()[1] for line in starts(group, "worker-0")] == ["1", "2"]
 
 
@@ -224,6 +236,7 @@ def test_who_is_done_is_held_and_runs_again_when_another_fails(make_group, wait_
 def test_a_command_stops_all_and_nothing_starts_again(make_group, wait_for):
     group = make_group(three()).start()
     wait_for(group.running, what="all running")
+    all_have_started(group, 1)
     group.control.send({"type": "command", "command": "stop", "grace_ms": 1000})
     wait_for(lambda: all(m["state"] == "Waiting" for m in group.control.last["members"]), what="all stopped")
     time.sleep(0.5)
@@ -331,8 +344,10 @@ def test_with_ps_each_worker_is_restarted_alone(make_group, wait_for):
     group = make_group(dict.fromkeys(("chief-0", "worker-0", "ps-0"), SLEEP)).start()
     before = wait_for(group.running, what="all running")
     for number in (1, 2):
+        wait_for(lambda n=number: len(starts(group, "worker-0")) == n, what="its words")
         os.kill(group.running()["worker-0"], signal.SIGKILL)
         wait_for(lambda n=number: group.control.last["counters"]["restarts"] == n and group.running(), what="restarted alone")
+    wait_for(lambda: len(starts(group, "worker-0")) == 3, what="its words")
     after = group.running()
     assert (after["chief-0"], after["ps-0"]) == (before["chief-0"], before["ps-0"])
     assert after["worker-0"] != before["worker-0"]
