@@ -4,6 +4,7 @@ TRAP: a shell as PID 1 ignores SIGTERM, so that pods end after their grace perio
 """
 
 import json
+import re
 import time
 
 import pytest
