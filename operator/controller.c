@@ -143,10 +143,11 @@ static bool text_differs(const char *a, const char *b)
 
 static bool pod_differs(const struct pod_entry *a, const struct pod_entry *b)
 {
-    return a->gate_index != b->gate_index || strcmp(a->uid, b->uid) != 0 || a->phase != b->phase || a->scheduled != b->scheduled || a->ready != b->ready ||
-           a->sidecar_runs != b->sidecar_runs || text_differs(a->last_word, b->last_word) || a->deleting != b->deleting || a->disrupted != b->disrupted || a->has_exit != b->has_exit || a->all_ended != b->all_ended || a->exit_code != b->exit_code ||
-           a->attempt != b->attempt || text_differs(a->node, b->node) || text_differs(a->reason, b->reason) ||
-           text_differs(a->message, b->message);
+    return a->gate_index != b->gate_index || strcmp(a->uid, b->uid) != 0 || a->phase != b->phase || a->scheduled != b->scheduled ||
+           a->ready != b->ready || a->sidecar_runs != b->sidecar_runs || text_differs(a->last_word, b->last_word) ||
+           a->deleting != b->deleting || a->disrupted != b->disrupted || a->has_exit != b->has_exit || a->all_ended != b->all_ended ||
+           a->exit_code != b->exit_code || a->attempt != b->attempt || text_differs(a->node, b->node) ||
+           text_differs(a->reason, b->reason) || text_differs(a->message, b->message);
 }
 
 static void on_pod(void *ctx, const struct kube_key *key, const void *before, const void *after)
@@ -519,7 +520,8 @@ enum caller controller_check_caller(struct controller *c, const char *ns, const 
 static bool report_is_weighty(const struct coordinator_report *before, const struct coordinator_report *now)
 {
     return before == NULL || before->attempt != now->attempt || before->round != now->round || before->formed != now->formed ||
-           before->gave_up != now->gave_up || before->over != now->over || before->round_count != now->round_count || before->checkpoint_step != now->checkpoint_step;
+           before->gave_up != now->gave_up || before->over != now->over || before->round_count != now->round_count ||
+           before->checkpoint_step != now->checkpoint_step;
 }
 
 bool controller_take_report(struct controller *c, const char *ns, const char *name, struct coordinator_report *report)

@@ -37,7 +37,13 @@ struct node_entry { bool lost, takes_pods; };
 bool node_entry_project(void *ctx, const cJSON *object, void *ret_entry);
 
 /* A gang scheduler's group of a job. */
-struct group_entry { char job[JOB_NAME_MAX + 1]; char uid[KUBE_UID_MAX], owner_uid[KUBE_UID_MAX]; char phase[32], message[256]; int32_t min_member; int64_t created_ms; };
+struct group_entry {
+    char job[JOB_NAME_MAX + 1];
+    char uid[KUBE_UID_MAX], owner_uid[KUBE_UID_MAX];
+    char phase[32], message[256];
+    int32_t min_member;
+    int64_t created_ms;
+};
 bool group_entry_project(void *ctx, const cJSON *object, void *ret_entry);
 
 /* A Service or any other child: whose it is. */

@@ -33,9 +33,9 @@ void observe_pod(const struct pod_entry *pod, bool node_lost, bool job_is_over, 
     bool overdue = pod->tainted && pod->deleting && now_wall_ms > pod->gone_by_ms + TAINTED_PATIENCE_MS;
 
     *v = (struct pod_view){ .role = (enum job_role)pod->role, .index = pod->index, .attempt = pod->attempt,
-                            .phase = (enum pod_phase)pod->phase, .scheduled = pod->scheduled, .ready = pod->ready, .gated = pod->gate_index >= 0 && !pod->scheduled,
-                            .deleting = pod->deleting, .node_lost = node_lost || overdue, .created_ms = pod->created_ms,
-                            .started_ms = pod->started_ms, .finished_ms = pod->finished_ms };
+                            .phase = (enum pod_phase)pod->phase, .scheduled = pod->scheduled, .ready = pod->ready,
+                            .gated = pod->gate_index >= 0 && !pod->scheduled, .deleting = pod->deleting,
+                            .node_lost = node_lost || overdue, .created_ms = pod->created_ms, .started_ms = pod->started_ms, .finished_ms = pod->finished_ms };
     v->speaks = pod->sidecar_runs && !v->node_lost;
     take_end(pod, job_is_over, v);
     (void)snprintf(v->reason, sizeof v->reason, "%s", pod->reason != NULL ? pod->reason : "");

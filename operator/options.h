@@ -9,7 +9,9 @@
 #include "base/opt.h"
 
 struct options {
-    const char *kubeconfig, *context, *namespaces, *sidecar_image, *control_url, *listen, *listen_control, *tls_secret, *identity, *lease_name, *lease_namespace;
+    const char *kubeconfig, *context, *namespaces, *sidecar_image;
+    const char *control_url, *listen, *listen_control, *tls_secret;
+    const char *identity, *lease_name, *lease_namespace;
     int64_t max_jobs, max_requests, certificate_ms, lease_duration_ms, lease_renew_ms, lease_retry_ms;
     bool leader_elect, watch_nodes, job_metrics, log_json, version;
     int log_level;

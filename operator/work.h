@@ -50,7 +50,13 @@ struct controller {
 };
 
 /* What a plan asks for, a row a request. */
-struct item { enum action_kind kind; enum job_role role; int32_t index, attempt; size_t number /* of the claim; how many pods */; const struct action *action; };
+struct item {
+    enum action_kind kind;
+    enum job_role role;
+    int32_t index, attempt;
+    size_t number; /* of the claim; how many pods */
+    const struct action *action;
+};
 
 struct work {
     struct controller *c;

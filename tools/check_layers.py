@@ -4,9 +4,10 @@
     tools/check_layers.py [ROOT]
 """
 
-import pathlib
 import re
 import sys
+
+from source_files import check_all
 
 # A room, and the rooms whose headers it may include (its own aside). First match of the path decides the room.
 ROOMS = [
@@ -58,6 +59,8 @@ def resolve(root, source, name):
 def check_file(root, source):
     path = source.relative_to(root).as_posix()
     room, allowed = room_of(path)
+    if room is None:
+        return
     text = source.read_text(errors="replace")
     for match in INCLUDE.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
@@ -77,17 +80,5 @@ def check_file(root, source):
                     yield f"{path}:{line}: <{angled}> belongs to {', '.join(sorted(places))} alone"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
-    problems = []
-    for top in ("lib", "sidecar", "cli", "client"):
-        for source in sorted((root / top).rglob("*.[ch]")):
-            if room_of(source.relative_to(root).as_posix())[0]:
-                problems += check_file(root, source)
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(check_all(check_file))

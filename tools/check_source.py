@@ -4,9 +4,10 @@
     tools/check_source.py [ROOT]
 """
 
-import pathlib
 import re
 import sys
+
+from source_files import check_all
 
 FILE_LINES = 700
 FUNCTION_LINES = 80
@@ -90,16 +91,5 @@ def check_file(root, source):
             yield f"{path}:{first}: {name}() is {last - first} lines long; {FUNCTION_LINES} at most"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
-    problems = []
-    for top in ("lib", "sidecar", "cli", "client"):
-        for source in sorted((root / top).rglob("*.[ch]")):
-            problems += check_file(root, source)
-    for problem in problems:
-        print(problem)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(check_all(check_file))

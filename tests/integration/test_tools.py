@@ -22,6 +22,7 @@ def write(tree, files):
 LAYERS = [
     ("cli/a.c", '#include "sidecar/ring/engine.h"\n', "cli includes sidecar/ring/engine.h"),
     ("sidecar/a.c", '#include "cli/view.h"\n', "sidecar includes cli/view.h"),
+    ("operator/a.c", '#include "cli/view.h"\n', "operator includes cli/view.h"),
     ("client/c/src/a.c", '#include "base/error.h"\n', "client includes lib/base/error.h"),
     ("lib/base/a.c", '#include "job/job.h"\n', "base includes lib/job/job.h"),
     ("lib/job/a.c", "#include <openssl/hmac.h>\n", "lib/base/certificate.c, lib/base/crypto.c, lib/base/tls.c alone"),
@@ -62,6 +63,7 @@ def test_what_stands_in_comments_and_texts_is_no_call(root, tmp_path):
     assert result.returncode == 0, result.stdout
 
 
-def test_the_tree_keeps_its_layers(root):
-    result = run_tool(root, "check_layers.py", root)
+@pytest.mark.parametrize("tool", ["check_layers.py", "check_source.py"])
+def test_the_tree_keeps_the_rules(root, tool):
+    result = run_tool(root, tool, root)
     assert result.returncode == 0, result.stdout
