@@ -2,43 +2,11 @@
 
 #include <string.h>
 
-#include "sidecar/ring/reduce.h"
+#include "wire/half.h"
 
 #define BLOCK 256u
 
-/* Elements as doubles, and back. The 16-bit types go by way of the kernels' own rounding: scaling by 1 of a float sum would
- * round twice, so they are widened here and narrowed through float once. */
-static float widen16(uint16_t bits, enum shm_dtype dtype)
-{
-    uint32_t wide;
-    float value;
-
-    if (dtype == SHM_BF16) {
-        wide = (uint32_t)bits << 16;
-        memcpy(&value, &wide, sizeof value);
-        return value;
-    }
-    _Float16 half;
-    memcpy(&half, &bits, sizeof half);
-    return (float)half;
-}
-
-static uint16_t narrow16(float value, enum shm_dtype dtype)
-{
-    uint16_t bits;
-
-    if (dtype == SHM_F16) {
-        _Float16 half = (_Float16)value;
-        memcpy(&bits, &half, sizeof bits);
-        return bits;
-    }
-    uint32_t wide;
-    memcpy(&wide, &value, sizeof wide);
-    if ((wide & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(wide >> 16 | 0x40u);
-    return (uint16_t)((wide + 0x7fffu + (wide >> 16 & 1u)) >> 16);
-}
-
+/* Elements as doubles, and back; the 16-bit types by way of float, so that they are rounded once more than a double is. */
 static void load(double *to, const uint8_t *from, uint64_t count, enum shm_dtype dtype)
 {
     for (uint64_t i = 0; i < count; i++) {
@@ -54,7 +22,7 @@ static void load(double *to, const uint8_t *from, uint64_t count, enum shm_dtype
             break;
         default:
             memcpy(&bits, from + i * 2, 2);
-            to[i] = (double)widen16(bits, dtype);
+            to[i] = (double)(dtype == SHM_F16 ? half_to_float(bits) : brain_to_float(bits));
         }
     }
 }
@@ -72,7 +40,7 @@ static void store(uint8_t *to, const double *from, uint64_t count, enum shm_dtyp
             memcpy(to + i * 4, &single, 4);
             break;
         default:
-            bits = narrow16(single, dtype);
+            bits = dtype == SHM_F16 ? half_of_float(single) : brain_of_float(single);
             memcpy(to + i * 2, &bits, 2);
         }
     }
