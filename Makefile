@@ -140,11 +140,23 @@ CLIENT_HEADERS := $(wildcard client/c/include/*.h client/c/src/*.h lib/wire/*.h)
 .PHONY: client
 client: $(TOP)/client/lib/libringmaster.so $(TOP)/client/lib/libringmaster_tf.so $(TOP)/client/python/.stamp ## build what training processes load
 
-$(TOP)/client/lib/libringmaster.so: $(SRC_client) $(CLIENT_HEADERS) Makefile | $(TOP)/.deps-python
+# Kernels for the GPUs that are around (A100, H100, B200), and PTX for those after them. nvcc comes from PyPI (110 MB to fetch, 270 MB in
+# build/venv-cuda) unless one that is installed is named: make NVCC=/usr/local/cuda/bin/nvcc. Running needs nothing of it.
+CUDA_VENV := $(TOP)/venv-cuda
+CUDA_HOME = $(wildcard $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cu13)
+NVCC ?= $(CUDA_HOME)/bin/nvcc
+GPU_CODE := $(foreach n,80 90 100,-gencode arch=compute_$(n),code=sm_$(n)) -gencode arch=compute_80,code=compute_80
+$(TOP)/gpu/kernels.fatbin: client/gpu/kernels.cu client/c/src/gpu_kernels.h requirements-cuda.txt \
+                           | $(if $(filter file,$(origin NVCC)),$(TOP)/.deps-cuda)
+	@mkdir -p $(@D)
+	$(call say,nvcc,$@)
+	$(Q)$(NVCC) -I. -fatbin $(GPU_CODE) -Werror all-warnings -o $@ $<
+
+$(TOP)/client/lib/libringmaster.so: $(SRC_client) $(CLIENT_HEADERS) $(TOP)/gpu/kernels.fatbin Makefile | $(TOP)/.deps-python
 	@mkdir -p $(@D)
 	$(call say,zig,$@)
 	$(Q)$(ZIG) cc -target $(ZIG_TARGET) -std=gnu17 -O2 -g -fPIC -shared -fvisibility=hidden -D_GNU_SOURCE $(filter-out -Wno-format-truncation,$(WARN)) \
-	    -DRINGMASTER_VERSION='"$(VERSION)"' -Iclient/c/include -Ilib -Wl,-soname,libringmaster.so -o $@ $(SRC_client) -lpthread
+	    -DRINGMASTER_VERSION='"$(VERSION)"' -Iclient/c/include -Ilib -Wl,-soname,libringmaster.so -o $@ $(SRC_client) -lpthread -ldl
 
 SRC_tf := $(wildcard client/tensorflow/*.c client/tensorflow/*.cc)
 $(TOP)/client/lib/libringmaster_tf.so: $(SRC_tf) $(wildcard client/tensorflow/*.h) tools/build-tensorflow-op.sh requirements.txt \
@@ -169,7 +181,8 @@ deps: ## install all that building, running and testing need (asks for root only
 	@mkdir -p $(TOP)
 	tools/install-packages.sh $(APT) $(APT_TEST)
 	tools/install-venv.sh $(VENV) requirements.txt requirements-lint.txt
-	@touch $(TOP)/.deps-apt $(TOP)/.deps-apt-test $(TOP)/.deps-python $(TOP)/.deps-lint
+	tools/install-venv.sh $(CUDA_VENV) requirements-cuda.txt
+	@touch $(TOP)/.deps-apt $(TOP)/.deps-apt-test $(TOP)/.deps-python $(TOP)/.deps-lint $(TOP)/.deps-cuda
 
 $(TOP)/.deps-apt: Makefile
 	@mkdir -p $(@D)
@@ -181,6 +194,10 @@ $(TOP)/.deps-apt-test: Makefile | $(TOP)/.deps-apt
 	@touch $@
 $(TOP)/.deps-python: requirements.txt tools/install-venv.sh | $(TOP)/.deps-apt
 	tools/install-venv.sh $(VENV) requirements.txt
+	@touch $@
+
+$(TOP)/.deps-cuda: requirements-cuda.txt tools/install-venv.sh | $(TOP)/.deps-apt
+	tools/install-venv.sh $(CUDA_VENV) requirements-cuda.txt
 	@touch $@
 
 # PyTorch has an environment of its own: its wheel brings gigabytes.
@@ -266,7 +283,7 @@ chart: ## package the Helm chart as build/ringmaster-VERSION.tgz and render buil
 # ---- cleaning ---------------------------------------------------------------------------------------------------------
 .PHONY: clean
 clean: ## remove what was built; the Python environment stays
-	find $(TOP) -mindepth 1 -maxdepth 1 ! -name venv ! -name venv.lock ! -name '.deps-*' -exec rm -rf {} +
+	find $(TOP) -mindepth 1 -maxdepth 1 ! -name 'venv*' ! -name '.deps-*' -exec rm -rf {} +
 
 .PHONY: distclean
 distclean: ## remove build/ altogether

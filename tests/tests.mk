@@ -12,6 +12,7 @@ OBJ_client := $(call obj,$(SRC_client))
 LIB_client := $(BUILD)/lib/libclient.a
 $(LIB_client): $(OBJ_client)
 $(OBJ_client): ALL_CFLAGS += -Iclient/c/include
+$(BUILD)/obj/client/c/src/gpu.o: $(TOP)/gpu/kernels.fatbin
 
 TEST_LIBS := $(LIB_operator) $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
@@ -23,7 +24,7 @@ FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 TEST_CFLAGS = $(ALL_CFLAGS) -Iclient/c/include -DTEST_DIR='"$(CURDIR)/tests"' -MMD -MP -MF $@.d -MT $@
 
 # Training processes in C, for whole jobs under a checker and for fault runs; they link what a user's program would load.
-$(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer: $(BUILD)/tests/programs/%: tests/programs/%.c $(LIB_client) $(BUILD)/.flags | $(TOP)/.deps-apt
+$(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/gpu_reducer: $(BUILD)/tests/programs/%: tests/programs/%.c $(LIB_client) $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
 	$(call say,link,$@)
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
@@ -49,6 +50,20 @@ $(UNIT_BIN) $(TSAN_BIN): $(BUILD)/tests/%: tests/%.c $(TEST_LIBS) $(BUILD)/.flag
 	$(call say,link,$@)
 	$(Q)$(CC) $(TEST_CFLAGS) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIBS) $(LIBS) $(LIBS_operator) $(if $(findstring /unit/,$@),-lcriterion)
 
+# A libcuda.so.1 in which every call can fail, for programs that run with LD_LIBRARY_PATH.
+FAKE_CUDA := $(BUILD)/tests/gpu/libcuda.so.1
+$(FAKE_CUDA): tests/gpu/fake_cuda.c tests/gpu/host_kernels.cc tests/gpu/fake_cuda.h client/c/src/cuda.h client/c/src/gpu_kernels.h \
+              client/gpu/kernels.cu $(BUILD)/.flags | $(TOP)/.deps-apt
+	@mkdir -p $(@D)
+	$(call say,link,$@)
+	$(Q)$(CC) $(filter-out -fPIE,$(ALL_CFLAGS)) -fPIC -c -o $(@D)/fake_cuda.o $<
+	$(Q)$(CC:gcc=g++) -std=c++17 $(OPT) -Wall -Wextra -Werror -fPIC -fvisibility=hidden -pthread -mf16c -I. -c -o $(@D)/host_kernels.o tests/gpu/host_kernels.cc
+	$(Q)$(CC:gcc=g++) $(OPT) -shared -pthread -Wl,-soname,libcuda.so.1 -o $@ $(@D)/fake_cuda.o $(@D)/host_kernels.o
+$(BUILD)/tests/tsan/test_gpu: $(FAKE_CUDA)
+$(BUILD)/tests/tsan/test_gpu: TEST_CFLAGS += -DFAKE_CUDA_DIR='"$(abspath $(FAKE_CUDA:/libcuda.so.1=))"'
+# Our declarations of the driver are held against NVIDIA's.
+$(BUILD)/tests/unit/client/test_cuda: TEST_CFLAGS += -isystem $(CUDA_HOME)/include
+
 # With clang (VARIANT=fuzz) libFuzzer drives a target; otherwise tests/fuzz/driver.c runs it over the files it is given.
 FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(call obj,tests/fuzz/driver.c))
 $(FUZZ_BIN): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
@@ -57,7 +72,7 @@ $(FUZZ_BIN): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(B
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
 
 .PHONY: unit-programs tsan-programs fuzz-programs test-programs
-test-programs: $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/checkpoint
+test-programs: $(FAKE_CUDA) $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/gpu_reducer $(BUILD)/tests/programs/checkpoint
 unit-programs: $(UNIT_BIN)
 tsan-programs: $(TSAN_BIN)
 fuzz-programs: $(FUZZ_BIN)

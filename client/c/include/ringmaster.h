@@ -5,9 +5,9 @@
  * rm_init makes a world of one, so that the same program runs alone.
  *
  * Conventions. Every function returns 0 (or what it says) or a negative enum rm_error; the reason in words is rm_error_text(), of
- * the calling thread. Tensors are contiguous, row by row, in host memory; the caller owns them and keeps them valid until the
- * handle is done. A name identifies a tensor on all ranks of a process set: every one of them must submit it with the same
- * operation, dtype and shape (all-gather and all-to-all: but for the first dimension), in any order; one request per name and set
+ * the calling thread. Tensors are contiguous, row by row, in host memory (all-reduce and broadcast: or a GPU's, see enum
+ * rm_memory); the caller owns them and keeps them valid until the handle is done. A name identifies a tensor on all ranks of a
+ * process set: every one of them must submit it with the same operation, dtype and shape (all-gather and all-to-all: but for the first dimension), in any order; one request per name and set
  * can be in flight. Ranks that disagree all hear who sent what (RM_MISMATCH). Thread-safe after rm_init. The library never aborts the
  * process and never writes to stdout or stderr.
  *
@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define RM_API __attribute__((visibility("default")))
-#define RM_ABI_VERSION 3
+#define RM_ABI_VERSION 4
 
 enum rm_error {
     RM_OK = 0,
@@ -116,6 +116,15 @@ struct rm_tensor {
     int dtype;               /* enum rm_dtype */
 };
 
+/*
+ * RM_CUDA: in and out of all tensors are addresses in the memory of one NVIDIA GPU, of all-reduce and broadcast. What is in `stream` at
+ * the time of the call comes before: the host waits for nothing, and work that is put into the stream afterwards waits for nothing.
+ * When the handle is done the result is in `out` (in a world of one: in the order of `stream`). The stream is of the device's
+ * primary context, as every framework's is, and is not being captured into a graph. Data goes by the GPU's copy engines through the
+ * arena, which is pinned in whole at the first such call. RM_IO: there is no NVIDIA driver, or it fails; the words say what to do.
+ */
+enum rm_memory { RM_HOST = 0, RM_CUDA = 1 };
+
 struct rm_collective {
     uint32_t struct_bytes;   /* sizeof(struct rm_collective) */
     int kind;                /* enum rm_kind */
@@ -132,6 +141,8 @@ struct rm_collective {
     const int64_t *splits;
     rm_done_fn *done;
     void *ctx;
+    int memory;              /* enum rm_memory. Since ABI 4, as is the next line */
+    void *stream;            /* RM_CUDA: a CUstream (cudaStream_t); NULL: the default stream */
 };
 
 /*

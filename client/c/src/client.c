@@ -21,7 +21,7 @@
 #define ELASTIC_TIMEOUT_MS 600000
 
 struct client the_client = { .init_lock = PTHREAD_MUTEX_INITIALIZER, .send_lock = PTHREAD_MUTEX_INITIALIZER,
-                             .lock = PTHREAD_MUTEX_INITIALIZER, .talk.fd = -1 };
+                             .lock = PTHREAD_MUTEX_INITIALIZER, .gpu.lock = PTHREAD_MUTEX_INITIALIZER, .talk.fd = -1 };
 
 int64_t client_now_ms(void)
 {
@@ -288,7 +288,11 @@ static void forget(struct client *c)
     requests_detach(&c->requests);
     arena_release(&c->small);
     arena_release(&c->large);
-    shared_unmap(&c->shared);
+    gpu_close(&c->gpu, c->gpu_settled);
+    if (c->gpu_settled)
+        shared_unmap(&c->shared);
+    else
+        shared_abandon(&c->shared);
 }
 
 /* Signals are the program's business: none is delivered to our thread. */
@@ -319,6 +323,7 @@ static int attach(struct client *c, const char *path, const char *framework)
         return status;
     talk_init(&c->talk, fd);
     c->lost = c->stopping = false;
+    c->gpu_settled = true;
     c->report = (struct report){ 0 };
     memset(c->calls, 0, sizeof(c->calls));
     c->committed_step = -1;
@@ -424,6 +429,7 @@ RM_API int rm_shutdown(void)
         leave(c);
     } else {
         checkpoint_forget();
+        gpu_close(&c->gpu, true);
         atomic_store(&c->state, CLIENT_NONE);
     }
     pthread_mutex_unlock(&c->init_lock);

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 
 #include "arena.h"
+#include "gpu.h"
 #include "talk.h"
 #include "report.h"
 #include "request.h"
@@ -58,6 +59,8 @@ struct client {
     /* Guarded by lock. */
     struct shared shared;
     struct arena small, large;  /* request.h, areas */
+    struct gpu gpu;             /* but for `failed` under its own lock */
+    bool gpu_settled;           /* the completion thread's last word: nothing writes to the arena any more */
     struct requests requests;
     struct sets sets;
     struct report report;

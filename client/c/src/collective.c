@@ -22,8 +22,32 @@ static void scale_alone(const struct request *r, const void *in, void *out, uint
     }
 }
 
+/* In the program's stream itself: nobody else takes part. */
+static int scale_on_gpu(struct client *c, const struct request *r, const struct segment *s)
+{
+    uint64_t count = s->bytes / shm_dtype_size(r->dtype);
+    if (shm_dtype_is_float(r->dtype))
+        return gpu_scale(&c->gpu, r->device, r->stream, s->in, s->out, count, r->dtype, r->prescale * r->postscale);
+    int status = gpu_scale(&c->gpu, r->device, r->stream, s->in, s->out, count, r->dtype, r->prescale);
+    return status != RM_OK ? status : gpu_scale(&c->gpu, r->device, r->stream, s->out, s->out, count, r->dtype, r->postscale);
+}
+
+static void finish_alone_on_gpu(struct client *c, struct request *r)
+{
+    for (size_t i = 0; r->status == RM_OK && i < r->segment_count; i++) {
+        r->status = r->segments[i].bytes == 0 ? RM_OK : scale_on_gpu(c, r, &r->segments[i]);
+        if (r->status != RM_OK)
+            snprintf(r->text, sizeof(r->text), "\"%s\": %s", r->name, text_last());
+    }
+    request_finish(c, r);
+}
+
 static void finish_alone(struct client *c, struct request *r)
 {
+    if (r->device != NULL) {
+        finish_alone_on_gpu(c, r);
+        return;
+    }
     if (shm_op_has_result(r->op)) {
         outputs_alone(r);
         for (size_t i = 0; r->op == SHM_OP_REDUCESCATTER && r->status == RM_OK && i < r->output_count; i++)
@@ -62,6 +86,9 @@ static void fill(struct request *r, struct submission *s, const struct areas *ar
     r->answer = s->count;
     r->shape_hash = s->shape_hash;
     memcpy(r->shape, s->shape, sizeof(r->shape));
+    r->device = s->device;
+    r->stream = s->stream;
+    r->mark = s->mark;
     r->splits = s->splits;
     r->split_count = s->split_count;
     r->scratch = s->scratch;
@@ -84,6 +111,7 @@ static void fill(struct request *r, struct submission *s, const struct areas *ar
     s->segments = &s->one;
     s->splits = s->scratch = NULL;
     s->outputs = NULL;
+    s->mark = NULL;
 }
 
 /* Makes the request and sets it going. With lock held. */
@@ -122,6 +150,8 @@ int submission_start(struct submission *s)
     pthread_mutex_lock(&c->lock);
     int status = start(c, s);
     pthread_mutex_unlock(&c->lock);
+    if (s->mark != NULL)
+        gpu_unmark(&c->gpu, s->device, s->mark);
     submission_release(s);
     return status;
 }
@@ -148,15 +178,48 @@ static int check_place(const struct rm_collective *c, const struct set_view *set
     return RM_OK;
 }
 
-RM_API int rm_submit(const struct rm_collective *c, rm_handle *ret_handle)
+/* Tensors in GPU memory: whose, and a mark in the program's stream. */
+static int find_on_gpu(const struct rm_collective *c, struct submission *s)
+{
+    struct client *client = &the_client;
+    bool alone = client->size == 1; /* no arena then */
+    if (c->memory != RM_HOST && c->memory != RM_CUDA)
+        return text_fail(RM_INVALID, "\"%s\": %d is no kind of memory", c->name, c->memory);
+    if (c->memory == RM_HOST || s->segment_count == 0)
+        return RM_OK;
+    if (c->kind != RM_ALLREDUCE && c->kind != RM_BROADCAST)
+        return text_fail(RM_INVALID, "\"%s\": all-reduce and broadcast take tensors in GPU memory; copy this one to the host before", c->name);
+    int status = gpu_of(&client->gpu, c->name, s->segments, s->segment_count, alone ? NULL : client->shared.base + client->shared.arena_offset,
+                        client->shared.arena_bytes, &s->device);
+    if (status != RM_OK || s->device == NULL)
+        return status;
+    s->stream = c->stream;
+    return alone ? RM_OK : gpu_mark(&client->gpu, s->device, s->stream, &s->mark);
+}
+
+/* A program that was compiled with an older header has a shorter struct; what it lacks is zero. */
+#define COLLECTIVE_BYTES_MIN offsetof(struct rm_collective, memory)
+
+static int take_call(const struct rm_collective *c, struct rm_collective *ret)
+{
+    if (c->struct_bytes < COLLECTIVE_BYTES_MIN)
+        return text_fail(RM_INVALID, "rm_submit: struct_bytes is %u, expected %zu: fill it in with sizeof", c->struct_bytes, sizeof(*c));
+    *ret = (struct rm_collective){ 0 };
+    memcpy(ret, c, c->struct_bytes < sizeof(*ret) ? c->struct_bytes : sizeof(*ret));
+    return RM_OK;
+}
+
+RM_API int rm_submit(const struct rm_collective *call, rm_handle *ret_handle)
 {
     struct submission s = { .segments = &s.one };
+    struct rm_collective copy;
+    const struct rm_collective *c = &copy;
     struct set_view set;
     int status = client_ready();
+    if (status == RM_OK)
+        status = take_call(call, &copy);
     if (status != RM_OK)
         return status;
-    if (c->struct_bytes < sizeof(*c))
-        return text_fail(RM_INVALID, "rm_submit: struct_bytes is %u, expected %zu: fill it in with sizeof", c->struct_bytes, sizeof(*c));
     bool result = c->kind == RM_ALLGATHER || c->kind == RM_REDUCESCATTER || c->kind == RM_ALLTOALL;
     if (ret_handle == NULL && (c->done == NULL || result))
         return text_fail(RM_INVALID, "\"%s\": %s", name_of(c), result ? "ret_handle is needed to get at the result"
@@ -167,6 +230,8 @@ RM_API int rm_submit(const struct rm_collective *c, rm_handle *ret_handle)
         status = submission_make(c, set.count, set.place, &s);
     if (status == RM_OK && c->kind == RM_BROADCAST && c->root == the_client.rank && s.segments[0].in == NULL && s.segments[0].bytes > 0)
         status = text_fail(RM_INVALID, "broadcast \"%s\": the root has no buffer", name_of(c));
+    if (status == RM_OK)
+        status = find_on_gpu(c, &s);
     s.ret_handle = ret_handle;
     if (status == RM_OK)
         return submission_start(&s);

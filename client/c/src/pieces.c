@@ -50,8 +50,9 @@ static bool place(struct client *c, struct piece *p)
     p->in_offset = p->out_offset = p->splits_offset = c->shared.arena_offset;
     if (!shm_op_moves_data(r->op) && list == 0)
         return true;
-    bool in_place = gives_data && caller_block(c, r, false, p->begin, p->bytes, &p->in_offset);
-    bool out_place = result || caller_block(c, r, true, p->begin, p->bytes, &p->out_offset);
+    bool on_host = r->device == NULL;
+    bool in_place = gives_data && on_host && caller_block(c, r, false, p->begin, p->bytes, &p->in_offset);
+    bool out_place = result || (on_host && caller_block(c, r, true, p->begin, p->bytes, &p->out_offset));
     bool needs_data = result ? !in_place : !out_place;
     if (needs_data || list > 0) {
         p->large = p->number > 0;
@@ -153,7 +154,7 @@ static void describe_failure(struct request *r, const char *text)
 }
 
 /* The piece has come to its end; so has the request when it was the last one, or the first one and it failed. */
-static void end_piece(struct client *c, struct piece *p, int status, const char *text)
+void piece_end(struct client *c, struct piece *p, int status, const char *text)
 {
     struct request *r = p->request;
     if (p->block != REQUEST_NO_BLOCK)
@@ -170,10 +171,10 @@ static void end_piece(struct client *c, struct piece *p, int status, const char 
         describe_failure(r, text);
     }
     /* After piece 0 only the end of everything stops the rest: the other ranks count on it. */
-    bool give_up = r->status != RM_OK && (first || r->status == RM_PEER_LOST);
+    bool give_up = r->status != RM_OK && (first || r->status == RM_PEER_LOST || c->lost);
     if (give_up)
         request_unqueue(r);
-    else if (first && r->split.pieces > 1)
+    else if (first && r->split.pieces > 1 && !p->ordered)
         request_enqueue(&c->requests.ordered, r);
     if (r->returned == r->sent && (r->sent == r->split.pieces || give_up))
         request_finish(c, r);
@@ -194,6 +195,16 @@ static void hand_back_results(struct client *c)
     }
 }
 
+bool piece_submit(struct client *c, struct piece *p)
+{
+    struct shm_request request;
+    fill_request(c, p, &request);
+    p->submitted = shared_submit(&c->shared, &request);
+    if (!p->submitted)
+        client_lose(c, "the engine's queue is full although its length is bounded: the sidecar is out of order");
+    return p->submitted;
+}
+
 void requests_pump(struct client *c)
 {
     if (c->lost || c->stopping || c->shared.base == NULL)
@@ -202,6 +213,10 @@ void requests_pump(struct client *c)
     struct piece *p;
     while (!c->lost && (p = next_piece(c)) != NULL) {
         c->requests.copying++;
+        if (p->copies_in && p->request->device != NULL) {
+            piece_enter(c, p);
+            continue;
+        }
         pthread_mutex_unlock(&c->lock);
         if (p->copies_in)
             copy_range(p->request, p->begin, p->bytes, c->shared.base + p->in_offset, false);
@@ -209,16 +224,8 @@ void requests_pump(struct client *c)
             memcpy(c->shared.base + p->splits_offset, p->request->splits, p->request->split_count * 8);
         pthread_mutex_lock(&c->lock);
         c->requests.copying--;
-        struct shm_request request;
-        fill_request(c, p, &request);
-        if (c->lost) {
-            end_piece(c, p, RM_PEER_LOST, c->lost_text);
-        } else if (shared_submit(&c->shared, &request)) {
-            p->submitted = true;
-        } else {
-            client_lose(c, "the engine's queue is full although its length is bounded: the sidecar is out of order");
-            end_piece(c, p, RM_PEER_LOST, c->lost_text);
-        }
+        if (c->lost || !piece_submit(c, p))
+            piece_end(c, p, RM_PEER_LOST, c->lost_text);
     }
 }
 
@@ -247,6 +254,12 @@ void requests_reply(struct client *c, const struct shm_reply *reply)
     struct request *r = p->request;
     int status = status_of(reply->status);
     bool right = true;
+    if (status == RM_OK && p->copies_out && r->device != NULL) {
+        r->answer = reply->out_count;
+        piece_leave(c, p);
+        requests_pump(c);
+        return;
+    }
     if (status == RM_OK && (p->copies_out || shm_op_has_result(r->op))) {
         pthread_mutex_unlock(&c->lock);
         if (p->copies_out)
@@ -260,7 +273,7 @@ void requests_reply(struct client *c, const struct shm_reply *reply)
         return;
     }
     r->answer = reply->out_count;
-    end_piece(c, p, status, reply->text[0] != '\0' ? reply->text : "the engine gave no reason");
+    piece_end(c, p, status, reply->text[0] != '\0' ? reply->text : "the engine gave no reason");
     requests_pump(c);
 }
 
@@ -268,8 +281,8 @@ void requests_fail_all(struct client *c)
 {
     struct requests *q = &c->requests;
     for (uint32_t i = 0; i < q->piece_count; i++)
-        if (q->pieces[i].request != NULL && q->pieces[i].submitted)
-            end_piece(c, &q->pieces[i], RM_PEER_LOST, c->lost_text);
+        if (q->pieces[i].request != NULL && q->pieces[i].submitted && q->pieces[i].way == WAY_NONE)
+            piece_end(c, &q->pieces[i], RM_PEER_LOST, c->lost_text);
     for (;;) {
         struct request *r = q->ordered.head != NULL ? q->ordered.head : q->fresh.head;
         if (r == NULL)

@@ -179,15 +179,22 @@ static bool turn(struct client *c, int *ret_timeout_ms)
 {
     pthread_mutex_lock(&c->lock);
     take_replies(c, true);
+    pieces_land(c);
+    pieces_drop_failed(c);
     if (!c->lost)
         requests_pump(c);
+    bool on_gpu = c->requests.on_gpu > 0, watched = c->gpu.watched;
     bool retry = (c->requests.free_count > 0 || c->requests.engine_busy) && !c->lost, stopping = c->stopping, lost = c->lost;
     if (lost && !c->taking) /* else once that thread is done with its reply */
         requests_fail_all(c);
     pthread_mutex_unlock(&c->lock);
+    if (on_gpu)
+        pieces_watch(c);
     if (!lost)
         read_socket(c);
     *ret_timeout_ms = send_report(c, stopping);
+    if (watched && (*ret_timeout_ms < 0 || *ret_timeout_ms > PIECES_WATCH_MS))
+        *ret_timeout_ms = PIECES_WATCH_MS;
     if (retry)
         *ret_timeout_ms = 1;
     return !stopping;
@@ -215,6 +222,7 @@ void *client_thread(void *client)
     while (c->taking)
         pthread_cond_wait(&c->changed, &c->lock);
     requests_fail_all(c);
+    c->gpu_settled = pieces_settle(c);
     pthread_mutex_unlock(&c->lock);
     return NULL;
 }

@@ -53,7 +53,8 @@ bool requests_attach(struct requests *q, uint64_t arena_bytes)
         q->pieces[i].next_free = q->free_pieces;
         q->free_pieces = &q->pieces[i];
     }
-    q->pieces_in_flight = q->copying = 0;
+    q->pieces_in_flight = q->copying = q->on_gpu = q->starting = 0;
+    q->landed = NULL;
     q->areas = request_areas(arena_bytes);
     return true;
 }
@@ -189,8 +190,20 @@ void request_release(struct client *c, struct request *r)
     c->requests.free_list = r;
 }
 
+/* It ends before its first copy began. Without lock: see gpu.h. */
+static void unmark(struct client *c, struct request *r)
+{
+    CUevent mark = r->mark;
+    r->mark = NULL;
+    pthread_mutex_unlock(&c->lock);
+    gpu_unmark(&c->gpu, r->device, mark);
+    pthread_mutex_lock(&c->lock);
+}
+
 void request_finish(struct client *c, struct request *r)
 {
+    if (r->mark != NULL)
+        unmark(c, r);
     if (r->segments != &r->one)
         free(r->segments);
     r->segments = NULL;

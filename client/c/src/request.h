@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gpu.h"
 #include "ringmaster.h"
 #include "text.h"
 #include "wire/shm.h"
@@ -75,6 +76,9 @@ struct request {
 
     struct segment one, *segments; /* segments == &one or on the heap */
     size_t segment_count;
+    struct gpu_device *device;  /* the tensors lie there; NULL: in host memory */
+    CUstream stream;            /* the program's, of device */
+    CUevent mark;               /* in it; until the first piece has been told to wait for it */
     uint64_t bytes;
     struct split split;
     uint32_t sent, returned;
@@ -96,6 +100,9 @@ struct request {
     uint64_t answer;            /* out_count of what has no data: a number of a process set, a rank */
 };
 
+/* Where a copy engine has a piece. ENTERING and LEAVING end when the driver says so, on a thread of its own. */
+enum piece_way { WAY_NONE, WAY_ENTERING, WAY_LEAVING, WAY_LANDED /* left, or entered too late: the completion thread ends it */ };
+
 /* A piece in flight. Its index and serial make the id of the shm_request. */
 struct piece {
     struct request *request;    /* NULL: free */
@@ -107,6 +114,9 @@ struct piece {
     bool copies_in, copies_out; /* between the caller's tensors and in_offset, out_offset */
     bool large;                 /* which arena block is of */
     bool submitted;             /* in the queue; false while a thread still copies into it */
+    enum piece_way way;
+    bool ordered;               /* piece 0: those after it were let go when its reply came, before it was copied out */
+    struct piece *next_landed;
 };
 
 struct queue { struct request *head, *tail; };
@@ -124,6 +134,9 @@ struct requests {
     struct piece *pieces;
     struct piece *free_pieces;  /* by next_free */
     uint32_t piece_count, pieces_in_flight, copying;
+    uint32_t on_gpu;            /* pieces that are ENTERING or LEAVING */
+    uint32_t starting;          /* threads that are about to start a copy, without lock */
+    struct piece *landed;       /* by next_landed, the newest first */
     bool engine_busy;           /* its queue was full: look again soon */
     uint64_t *frees;            /* results to hand back, waiting for room in the queue */
     size_t free_count, free_capacity;
@@ -154,6 +167,20 @@ bool outputs_take(const struct client *c, struct request *r, const struct shm_re
 /* A world of one: the result is what was given. */
 void outputs_alone(struct request *r);
 void outputs_release(struct request *r);
+
+/* gpu_pieces.c. Starts copying a piece in, and submits it when it is there; copies a reply's data out, and ends it when it is there. */
+void piece_enter(struct client *c, struct piece *p);
+void piece_leave(struct client *c, struct piece *p);
+void pieces_land(struct client *c);     /* ends what has landed */
+void pieces_watch(struct client *c);    /* without lock: has a GPU failed? Asks every PIECES_WATCH_MS at most */
+void pieces_drop_failed(struct client *c); /* when a GPU has failed: ends what will never land */
+/* At the end, when nothing new begins: waits for all copies, 10 s at most. False: some may still write to the arena. */
+bool pieces_settle(struct client *c);
+#define PIECES_WATCH_MS 100
+
+/* pieces.c, for gpu_pieces.c. */
+void piece_end(struct client *c, struct piece *p, int status, const char *text);
+bool piece_submit(struct client *c, struct piece *p); /* false: the sidecar is out of order, and lost */
 
 /* Sends what can be sent: takes pieces, copies them in (lock is dropped meanwhile), submits them. */
 void requests_pump(struct client *c);

@@ -64,14 +64,20 @@ int shared_map(struct shared *s, int memory, int ring_engine, int ring_us, uint6
     return RM_OK;
 }
 
-void shared_unmap(struct shared *s)
+void shared_abandon(struct shared *s)
 {
     if (s->base == NULL)
         return;
-    munmap(s->base, s->bytes);
     close(s->ring_engine);
     close(s->ring_us);
     *s = (struct shared){ 0 };
+}
+
+void shared_unmap(struct shared *s)
+{
+    if (s->base != NULL)
+        munmap(s->base, s->bytes);
+    shared_abandon(s);
 }
 
 static void ring(int fd)

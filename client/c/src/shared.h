@@ -24,6 +24,7 @@ struct shared {
 /* Maps `memory` and checks its header. Takes the eventfds on success; memory stays the caller's. RM_OK or RM_PEER_LOST. */
 int shared_map(struct shared *s, int memory, int ring_engine, int ring_us, uint64_t bytes, uint64_t fence);
 void shared_unmap(struct shared *s);
+void shared_abandon(struct shared *s); /* the same, but the mapping stays: a device may still write to it */
 
 static inline struct shm_header *shared_header(const struct shared *s)
 {

@@ -21,6 +21,9 @@ struct submission {
     char shape[SHM_SHAPE_MAX];
     uint64_t *splits;               /* heap */
     uint32_t split_count;
+    struct gpu_device *device;      /* NULL: host memory */
+    CUstream stream;
+    CUevent mark;                   /* owned */
     enum request_form form;
     struct output *outputs;         /* heap */
     size_t output_count;
