@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--victim", default="worker", help="worker: one of them; any: the chief too; or a member's name")
     parser.add_argument("--at-step", type=int, default=60, help="not before this step (and the first committed checkpoint)")
     parser.add_argument("--at-second", type=float, help="instead: that long after the processes were started, whatever they do then")
-    parser.add_argument("--timeout", type=float, default=300)
+    parser.add_argument("--timeout", type=float, default=1800)
     args = parser.parse_args()
 
     deadline = time.monotonic() + args.timeout

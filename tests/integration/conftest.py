@@ -27,7 +27,7 @@ BUILD = pathlib.Path(os.environ.get("RINGMASTER_BUILD", ROOT / "build")).resolve
 VENV = ROOT / "build/venv"
 MARK = "RM_TEST_MARK"
 TIMEOUT_S = 300
-PATIENCE_S = 90
+PATIENCE_S = 120
 
 
 def pytest_configure(config):

@@ -270,7 +270,8 @@ def test_callbacks_agree_on_a_save_that_one_rank_was_asked_for(make_job, start):
         ends = [process.communicate(timeout=PATIENCE_S) for process in processes]
         assert [process.returncode for process in processes] == [0, 0], ends
         rates = json.loads(ends[0][0].splitlines()[-1])["rates"]
-        assert [[step for step, _ in client.staged] for client in job.clients.values()] == [[5], [5]]
+        saved = [[step for step, _ in client.staged] for client in job.clients.values()]
+        assert saved[0] == saved[1] and saved[0] in ([5], [10], [15]), f"{saved}: once, at a step where they agree, on both"
     assert rates[:8] == [0.045, 0.05, 0.055, 0.06, 0.065, 0.07, 0.075, 0.08] and rates[8:] == [0.08] * 8
 
 
@@ -299,7 +300,7 @@ def test_a_lost_peer_ends_fit_with_an_error(make_job, start):
             prelude=KERAS,
             ranks=2,
         )
-        wait_until(lambda: len(seen) >= 20, timeout_s=100, what="the twentieth request")
+        wait_until(lambda: len(seen) >= 20, timeout_s=200, what="the twentieth request")
         job.drop(1)
         job.drop(0)
         for process in processes:
