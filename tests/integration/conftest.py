@@ -275,6 +275,22 @@ def job_dir(tmp_path):
 
 
 @pytest.fixture
+def keep():
+    """keep(Group(...)) gives the group back; it is closed after the test, and pytest shows its sidecars' logs when that has failed."""
+    groups = []
+
+    def remember(group):
+        groups.append(group)
+        return group
+
+    yield remember
+    for group in groups:
+        logs = group.logs()
+        group.close()
+        print(logs)
+
+
+@pytest.fixture
 def write_job(tmp_path):
     """write_job({"Worker": (2, ["python", "train.py"])}, restartPolicy="OnFailure", **spec): a manifest in JSON, which is YAML."""
 

@@ -142,9 +142,9 @@ def authority(tmp_path_factory):
 
 
 @pytest.fixture
-def world(sidecar_path, launch_path, env, mark, tmp_path):
+def world(keep, sidecar_path, launch_path, env, mark, tmp_path):
     """operator(...) starts one at the same port each time; group(...) is a job of one member that reports to it."""
-    port, operators, groups = free_port(HOST), [], []
+    port, operators = free_port(HOST), []
 
     class World:
         ca = tmp_path / "ca.crt"
@@ -158,14 +158,9 @@ def world(sidecar_path, launch_path, env, mark, tmp_path):
             made = Group(sidecar_path, launch_path, commands or {"chief-0": SLEEP}, env={**env, "RM_TEST_MARK": mark})
             made.extra = {m: {"RINGMASTER_CONTROL": f"{scheme}://{HOST}:{port}/control/ns/test", "RINGMASTER_CONTROL_CA": str(self.ca), **more}
                           for m in made.members}
-            groups.append(made)
-            return made
+            return keep(made)
 
     yield World()
-    for group in groups:
-        logs = group.logs()
-        group.close()
-        print(logs)
     for operator in operators:
         with contextlib.suppress(OSError):
             operator.end()

@@ -226,21 +226,17 @@ print("done", state.epoch, state.seen, [p.tolist() for p in model.parameters()],
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_an_elastic_script_for_horovod_survives_a_lost_rank(env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for, victim):
+def test_an_elastic_script_for_horovod_survives_a_lost_rank(keep, env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for, victim):
     path = tmp_path / "train.py"
     path.write_text(ELASTIC)
     package = ROOT / "client/python"
     variables = {**env, "PYTHONPATH": f"{package}:{package}/shim", "RINGMASTER_LIBRARY_DIR": str(client_library.parent), "VICTIM": str(victim)}
     commands = {f"worker-{i}": [python_path, path] for i in range(2)}
-    group = Group(sidecar_path, launch_path, commands, env=variables, policy={"backoffBaseSeconds": 0, "elastic": True})
-    try:
-        group.start()
-        wait_for(lambda: all(p.poll() is not None for p in group.launchers.values()), 90, "the end of the job")
-        outs = [group.out(member) for member in group.members]
-        errors = "".join((group.dir / member / "err").read_text()[-3000:] for member in group.members)
-        assert all(p.returncode == 0 for p in group.launchers.values()), errors + group.logs()
-    finally:
-        group.close()
+    group = keep(Group(sidecar_path, launch_path, commands, env=variables, policy={"backoffBaseSeconds": 0, "elastic": True})).start()
+    wait_for(lambda: all(p.poll() is not None for p in group.launchers.values()), 280, "the end of the job")
+    outs = [group.out(member) for member in group.members]
+    errors = "".join((group.dir / member / "err").read_text()[-3000:] for member in group.members)
+    assert all(p.returncode == 0 for p in group.launchers.values()), errors
     assert outs[1 - victim].count("begun") == 1 and outs[victim].count("begun") == 2, outs
     assert "reset at epoch 3" in outs[1 - victim] and "reset" not in outs[victim], outs
     done = [re.findall(r"done .*", out) for out in outs]

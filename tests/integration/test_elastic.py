@@ -35,24 +35,18 @@ print("done", train(state), os.getpid(), flush=True)
 
 
 @pytest.fixture
-def run(env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for):
-    groups = []
-
+def run(keep, env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for):
     def start(script, ranks, policy, until=None, **more):
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
         variables = {**env, "PYTHONPATH": str(ROOT / "client/python"), "RINGMASTER_LIBRARY_DIR": str(client_library.parent), **more}
         commands = {f"worker-{i}": [python_path, path] for i in range(ranks)}
-        group = Group(sidecar_path, launch_path, commands, env=variables, policy={"backoffBaseSeconds": 0, **policy})
-        groups.append(group)
-        group.start()
+        group = keep(Group(sidecar_path, launch_path, commands, env=variables, policy={"backoffBaseSeconds": 0, **policy})).start()
         ended = lambda group: all(p.poll() is not None for p in group.launchers.values())  # noqa: E731
         wait_for(lambda: (until or ended)(group), 200, "the end of the job")
         return group
 
-    yield start
-    for group in groups:
-        group.close()
+    return start
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -23,9 +23,7 @@ def tensorflow_215():
 
 
 @pytest.fixture
-def run(env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for):
-    groups = []
-
+def run(keep, env, sidecar_path, launch_path, python_path, client_library, tmp_path, wait_for):
     def start(script, python=None, policy=None, timeout_s=280, **more):
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(script))
@@ -33,17 +31,13 @@ def run(env, sidecar_path, launch_path, python_path, client_library, tmp_path, w
         variables = {**env, **QUIET, "PYTHONPATH": paths, "RINGMASTER_LIBRARY_DIR": str(client_library.parent), **more}
         commands = {f"worker-{i}": [python or python_path, path] for i in range(2)}
         restart = "OnFailure" if policy else "Never"
-        group = Group(sidecar_path, launch_path, commands, env=variables, policy=policy, restart_policy=restart)
-        groups.append(group)
-        group.start()
+        group = keep(Group(sidecar_path, launch_path, commands, env=variables, policy=policy, restart_policy=restart)).start()
         wait_for(lambda: over(group), timeout_s, "the end of the job")
         for member in group.members:
-            assert group.launchers[member].poll() == 0, (group.dir / member / "err").read_text()[-4000:] + group.logs()[-2000:]
+            assert group.launchers[member].poll() == 0, (group.dir / member / "err").read_text()[-4000:]
         return [group.out(member) for member in group.members]
 
-    yield start
-    for group in groups:
-        group.close()
+    return start
 
 
 def over(group):

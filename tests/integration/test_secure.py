@@ -14,20 +14,9 @@ MEMBERS = ["chief-0", "worker-0", "worker-1"]
 
 
 @pytest.fixture
-def make_group(sidecar_path, launch_path, env, mark):
-    groups = []
-
-    def make(**more):
-        group = Group(sidecar_path, launch_path, dict.fromkeys(MEMBERS, [BUILD / "tests/programs/reducer"]),
-                      env={**env, "RM_TEST_MARK": mark, **more})
-        groups.append(group)
-        return group
-
-    yield make
-    for group in groups:
-        logs = group.logs()
-        group.close()
-        print(logs)
+def make_group(keep, sidecar_path, launch_path, env, mark):
+    commands = dict.fromkeys(MEMBERS, [BUILD / "tests/programs/reducer"])
+    return lambda **more: keep(Group(sidecar_path, launch_path, commands, env={**env, "RM_TEST_MARK": mark, **more}))
 
 
 def works(group):

@@ -19,19 +19,8 @@ SLEEP = ["sh", "-c", 'echo "start $RINGMASTER_ROUND $RINGMASTER_FENCE $RINGMASTE
 
 
 @pytest.fixture
-def make_group(sidecar_path, launch_path, env, mark):
-    groups = []
-
-    def make(commands, **options):
-        group = Group(sidecar_path, launch_path, commands, env={**env, "RM_TEST_MARK": mark}, **options)
-        groups.append(group)
-        return group
-
-    yield make
-    for group in groups:
-        logs = group.logs()
-        group.close()
-        print(logs)  # pytest shows it when the test fails
+def make_group(keep, sidecar_path, launch_path, env, mark):
+    return lambda commands, **options: keep(Group(sidecar_path, launch_path, commands, env={**env, "RM_TEST_MARK": mark}, **options))
 
 
 def three(command=None, **others):

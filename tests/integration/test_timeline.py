@@ -14,13 +14,9 @@ MEMBERS = ["chief-0", "worker-0", "worker-1"]
 
 
 @pytest.fixture
-def group(sidecar_path, launch_path, env, mark, tmp_path):
+def group(keep, sidecar_path, launch_path, env, mark, tmp_path):
     variables = {**env, "RM_TEST_MARK": mark, "HOROVOD_TIMELINE": str(tmp_path / "run.json"), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
-    group = Group(sidecar_path, launch_path, dict.fromkeys(MEMBERS, [BUILD / "tests/programs/reducer"]), env=variables)
-    yield group
-    logs = group.logs()
-    group.close()
-    print(logs)
+    return keep(Group(sidecar_path, launch_path, dict.fromkeys(MEMBERS, [BUILD / "tests/programs/reducer"]), env=variables))
 
 
 def files(tmp_path):
