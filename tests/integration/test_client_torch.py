@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from conftest import PATIENCE_S, ROOT
+from conftest import BUILD, PATIENCE_S, ROOT
 from group import Group
 
 VENV = ROOT / "build/venv-torch"
@@ -77,6 +77,14 @@ def test_a_world_that_is_not_ringmasters_is_refused(run):
     """
     logs = run(2, "python", "-c", textwrap.dedent(script))
     assert "torch.distributed says that this is rank 1 of 2, Ringmaster that it is rank 0 of 2" in logs[0]
+
+
+# ---- tensors in GPU memory --------------------------------------------------------------------------------------------
+
+
+def test_gpu_tensors_are_handed_over_as_they_are(run):
+    logs = run(2, "python", ROOT / "tests/programs/torch_gpu.py", BUILD / "tests/gpu/libcuda.so.1")
+    assert [logs[rank].splitlines()[-1] for rank in range(2)] == ["right 0", "right 1"]
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------------

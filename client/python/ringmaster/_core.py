@@ -126,6 +126,8 @@ class Collective(ctypes.Structure):
         ("splits", ctypes.POINTER(ctypes.c_int64)),
         ("done", DONE_FN),
         ("ctx", ctypes.c_void_p),
+        ("memory", ctypes.c_int),
+        ("stream", ctypes.c_void_p),
     ]
 
 

@@ -24,13 +24,14 @@ DTYPES: Dict[str, int] = {
     "uint16": 10,
     "int16": 11,
 }
+HOST, CUDA = 0, 1  # enum rm_memory
 FLOATING = {DTYPES[name] for name in ("float16", "bfloat16", "float32", "float64")}
 
 _NO_DONE = _core.DONE_FN()
 
 
 class Buffer(NamedTuple):
-    """A contiguous tensor in host memory, by its addresses. `output` is 0 where the operation has a result of its own."""
+    """A contiguous tensor by its addresses, in host memory unless `submit` is told of a stream. `output` is 0 where the operation has a result of its own."""
 
     input: int
     output: int
@@ -126,6 +127,7 @@ def submit(
     process_set: int = 0,
     keep: Any = None,
     done: Any = None,
+    stream: Optional[int] = None,
 ) -> Handle:
     """Starts a collective; see rm_submit in ringmaster.h.
 
@@ -140,6 +142,7 @@ def submit(
         process_set: its number.
         keep: held until the collective is done; the buffers' owners.
         done: a `_core.DONE_FN`, called on the library's thread; the caller keeps it alive.
+        stream: the buffers lie in GPU memory, and what is in this CUDA stream now comes before; 0 is the default stream.
 
     Raises:
         InvalidError: it cannot be right; it is a ValueError too.
@@ -163,6 +166,8 @@ def submit(
         tensors=tensors,
         splits=None if splits is None else (ctypes.c_int64 * max(1, len(splits)))(*splits),
         done=done or _NO_DONE,
+        memory=HOST if stream is None else CUDA,
+        stream=stream,
     )
     number = ctypes.c_uint64()
     _core.check(_core.library().rm_submit(ctypes.byref(collective), ctypes.byref(number)))

@@ -1,7 +1,11 @@
-"""Tensors as the library sees them: contiguous host memory and a dtype. What lies on a device goes through pinned host memory."""
+"""Tensors as the library sees them: contiguous memory and a dtype.
+
+All-reduce and broadcast take the memory of an NVIDIA GPU as it is, in stream order. Whatever else lies on a device goes through pinned
+host memory here.
+"""
 
 import ctypes
-from typing import Any, List, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -44,6 +48,30 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.device.type == "cpu" else empty_on_host(tensor).copy_(tensor)
 
 
+def stream_of(tensors: Sequence[torch.Tensor]) -> Optional[int]:
+    """The stream in whose order the library itself reads and writes these tensors: of the one NVIDIA GPU that all of them lie on, the
+    current one. None: they have to come to the host."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
+        return None
+    return torch.cuda.current_stream(devices.pop()).cuda_stream
+
+
+def places(
+    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], in_place: bool
+) -> Tuple[List[torch.Tensor], List[torch.Tensor], Optional[int]]:
+    """Where an operation reads and writes, and `stream` for `submit`. `bring_back` is to follow."""
+    stream = stream_of(tensors)
+    if stream is not None:
+        return [tensor.detach() for tensor in tensors], [output.detach() for output in outputs], stream
+    hosts = [on_host(tensor) for tensor in tensors]
+    targets = [
+        host if in_place else output if output.device.type == "cpu" else empty_on_host(output)
+        for host, output in zip(hosts, outputs)
+    ]
+    return hosts, targets, None
+
+
 def buffer(host: torch.Tensor, output: Any = None) -> Buffer:
     """What `submit` takes."""
     return Buffer(host.data_ptr(), 0 if output is None else output.data_ptr(), tuple(host.shape), CODES[host.dtype])
@@ -52,7 +80,7 @@ def buffer(host: torch.Tensor, output: Any = None) -> Buffer:
 def bring_back(hosts: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> List[torch.Tensor]:
     """Fills the tensors that are not in host memory from where their values came in."""
     for host, output in zip(hosts, outputs):
-        if output.device.type != "cpu":
+        if output.device != host.device:
             output.detach().copy_(host)
     return list(outputs)
 

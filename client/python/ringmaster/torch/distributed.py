@@ -200,6 +200,15 @@ def _existing(key: Tuple[int, ...]) -> int:
     return next(number for number, ranks in get_process_set_ids_and_ranks().items() if tuple(ranks) == key)
 
 
+def _reachable(tensors: Sequence[torch.Tensor]) -> Tuple[List[torch.Tensor], Optional[int]]:
+    """Contiguous tensors that an all-reduce or broadcast takes as they are, and `stream` for `submit`: the tensors themselves where they are
+    that."""
+    stream = _memory.stream_of(tensors)
+    if stream is None:
+        return [_on_host(tensor) for tensor in tensors], None
+    return [tensor.detach().contiguous() for tensor in tensors], stream
+
+
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     """Contiguous, in host memory: the tensor itself when it is that."""
     return _memory.on_host(tensor.detach().contiguous())
@@ -258,13 +267,13 @@ class ProcessGroupRingmaster(dist.ProcessGroup):
     def _reduce_all(self, tensors: Sequence[torch.Tensor], op: Any, into: Optional[Callable[[], bool]] = None) -> _Work:
         """All-reduces, in place; the tensors of one dtype are one request. `into`: whether this rank takes the result."""
         native = _native_op(op)
-        hosts = [_on_host(tensor) for tensor in tensors]
+        hosts, stream = _reachable(tensors)
         if into is not None:
             hosts = [host.clone() if host.data_ptr() == tensor.data_ptr() else host for host, tensor in zip(hosts, tensors)]
         groups: Dict[torch.dtype, List[torch.Tensor]] = {}
         for host in hosts:
             groups.setdefault(host.dtype, []).append(host)
-        handles = [self._submit(ALLREDUCE, group, True, op=native) for group in groups.values()]
+        handles = [self._submit(ALLREDUCE, group, True, op=native, stream=stream) for group in groups.values()]
 
         def finish(_: List[Handle]) -> None:
             for host, tensor in zip(hosts, tensors):
@@ -289,8 +298,8 @@ class ProcessGroupRingmaster(dist.ProcessGroup):
         return self._reduce_all(tensors, opts.reduceOp, lambda: opts.rootRank == self.rank())
 
     def broadcast(self, tensors: List[torch.Tensor], opts: Any) -> _Work:
-        hosts = [_on_host(tensor) for tensor in tensors]
-        handles = [self._submit(BROADCAST, [host], True, root=self._ranks[opts.rootRank]) for host in hosts]
+        hosts, stream = _reachable(tensors)
+        handles = [self._submit(BROADCAST, [host], True, root=self._ranks[opts.rootRank], stream=stream) for host in hosts]
 
         def finish(_: List[Handle]) -> None:
             for host, tensor in zip(hosts, tensors):

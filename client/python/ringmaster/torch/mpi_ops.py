@@ -63,11 +63,7 @@ def _allreduce_async(
         _memory.check(kind, tensor)
     operation, number = which_op(op, average), set_number(process_set)
     outputs = list(tensors) if in_place else [torch.empty_like(t, requires_grad=False) for t in tensors]
-    hosts = [_memory.on_host(tensor) for tensor in tensors]
-    targets = [
-        host if in_place else output if output.device.type == "cpu" else _memory.empty_on_host(output)
-        for host, output in zip(hosts, outputs)
-    ]
+    hosts, targets, stream = _memory.places(tensors, outputs, in_place)
     buffers = [_memory.buffer(host, target) for host, target in zip(hosts, targets)]
     options: Dict[str, Any] = {
         "op": operation.native,
@@ -75,6 +71,7 @@ def _allreduce_async(
         "postscale": postscale,
         "process_set": number,
         "keep": (hosts, targets, outputs),
+        "stream": stream,
     }
     full_name = auto_name(kind, name, number)
     if kind == "allreduce":
@@ -243,17 +240,17 @@ def _broadcast_async(tensor: torch.Tensor, in_place: bool, root_rank: int, name:
     _memory.check("broadcast", tensor)
     number = set_number(process_set)
     output = tensor if in_place else torch.empty_like(tensor, requires_grad=False)
-    host = _memory.on_host(tensor)
-    target = host if in_place else output if output.device.type == "cpu" else _memory.empty_on_host(output)
+    hosts, targets, stream = _memory.places([tensor], [output], in_place)
     handle = _submit.submit(
         _submit.BROADCAST,
         auto_name("broadcast", name, number),
-        [_memory.buffer(host, target)],
+        [_memory.buffer(hosts[0], targets[0])],
         root=int(root_rank),
         process_set=number,
-        keep=(host, target, output),
+        keep=(hosts, targets, output),
+        stream=stream,
     )
-    return Handle([handle], lambda _: _memory.bring_back([target], [output])[0])
+    return Handle([handle], lambda _: _memory.bring_back(targets, [output])[0])
 
 
 def broadcast_async(
