@@ -7,7 +7,8 @@
  * Conventions. Every function returns 0 (or what it says) or a negative enum rm_error; the reason in words is rm_error_text(), of
  * the calling thread. Tensors are contiguous, row by row, in host memory (all-reduce and broadcast: or a GPU's, see enum
  * rm_memory); the caller owns them and keeps them valid until the handle is done. A name identifies a tensor on all ranks of a
- * process set: every one of them must submit it with the same operation, dtype and shape (all-gather and all-to-all: but for the first dimension), in any order; one request per name and set
+ * process set: every one of them must submit it with the same operation, dtype and shape (all-gather and all-to-all: but for the first
+ * dimension), in any order; one request per name and set
  * can be in flight. Ranks that disagree all hear who sent what (RM_MISMATCH). Thread-safe after rm_init. The library never aborts the
  * process and never writes to stdout or stderr.
  *
