@@ -93,5 +93,6 @@ const struct command COMMAND_CHECKPOINTS = {
                 "ringmaster checkpoint verify ringmaster-jobs/mnist\n"
                 "ringmaster checkpoint export mnist --to model.safetensors\n"
                 "ringmaster checkpoint save mnist --wait                   a job of a cluster",
-    .notes = "'ringmaster checkpoint COMMAND --help' has the options of each.",
+    .notes = "'ringmaster checkpoint COMMAND --help' has the options of each.\n"
+             "Exit codes: 0 done, 1 a step is damaged, 2 bad usage, 3 there is no such step or job, or it cannot be read.",
 };
