@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kube/credentials.h"
 #include "kube/line.h"
 #include "kube/request.h"
+#include "kube/socks.h"
 #include "kube/strip.h"
 #include "kube/throttle.h"
 #include "kube/transfer.h"
@@ -51,14 +51,6 @@ struct kube_call {
     char curl_text[CURL_ERROR_SIZE];
 };
 
-struct sock {
-    struct sock *next, **link;
-    struct kube_client *client;
-    struct loop_source *source;
-    int fd;
-    int64_t heard_ms;
-};
-
 struct kube_client {
     struct loop *loop;
     const struct kube_config *config;
@@ -69,7 +61,7 @@ struct kube_client {
     struct calls waiting, background, active, dead;
     uint32_t background_active;
     struct kube_call *ready;
-    struct sock *socks;
+    struct kube_socks socks;
     CURL *idle[IDLE_HANDLES];
     size_t idle_count;
     struct kube_endpoint endpoint;
@@ -173,17 +165,12 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *ctx)
     return len;
 }
 
-static void on_io(void *ctx, int fd, unsigned events)
+static void on_io(void *ctx, int fd, int mask)
 {
-    struct sock *s = ctx;
-    struct kube_client *c = s->client;
-    int running, mask = (events & LOOP_READ ? CURL_CSELECT_IN : 0) | (events & LOOP_WRITE ? CURL_CSELECT_OUT : 0);
+    struct kube_client *c = ctx;
+    int running;
 
-    if (events & LOOP_READ)
-        s->heard_ms = clock_mono_ms();
-    if ((events & LOOP_HANGUP) && mask == 0)
-        mask = CURL_CSELECT_ERR;
-    end_fenced(c); /* curl would send what waits for this connection; s may be gone after this */
+    end_fenced(c); /* curl would send what waits for this connection */
     (void)curl_multi_socket_action(c->multi, fd, mask, &running);
     pump(c);
 }
@@ -191,35 +178,9 @@ static void on_io(void *ctx, int fd, unsigned events)
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known)
 {
     struct kube_client *c = ctx;
-    struct sock *s = known;
-    struct error e;
 
     (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        if (s == NULL)
-            return 0;
-        *s->link = s->next;
-        if (s->next != NULL)
-            s->next->link = s->link;
-        loop_remove(s->source);
-        free(s);
-        (void)curl_multi_assign(c->multi, fd, NULL);
-        return 0;
-    }
-    unsigned events = (what & CURL_POLL_IN ? LOOP_READ : 0u) | (what & CURL_POLL_OUT ? LOOP_WRITE : 0u);
-    if (s != NULL) {
-        if (s->source != NULL)
-            loop_set(s->source, events);
-        return 0;
-    }
-    s = xcalloc(1, sizeof *s);
-    *s = (struct sock){ .next = c->socks, .link = &c->socks, .client = c, .fd = fd, .heard_ms = clock_mono_ms() };
-    if (s->next != NULL)
-        s->next->link = &s->next;
-    c->socks = s;
-    if (loop_add(c->loop, fd, events, on_io, s, &s->source, &e) < 0)
-        s->source = NULL; /* nothing comes from it: the request ends by its deadline */
-    (void)curl_multi_assign(c->multi, fd, s);
+    kube_socks_watch(&c->socks, c->multi, fd, what, known);
     return 0;
 }
 
@@ -306,11 +267,9 @@ static int give_lines(struct kube_call *k, struct error *e)
 /* The connections that said nothing since the request was sent are dead, or their server hangs: the next request gets a new one. */
 static void cut_silent(struct kube_client *c, const struct kube_call *k)
 {
-    int64_t now_ms = clock_mono_ms();
+    int64_t long_ago_ms = clock_mono_ms() - SILENT_MS;
 
-    for (struct sock *s = c->socks; s != NULL; s = s->next)
-        if (s->heard_ms <= k->begun_ms && now_ms - s->heard_ms >= SILENT_MS)
-            (void)shutdown(s->fd, SHUT_RDWR);
+    kube_socks_cut_silent(&c->socks, k->begun_ms < long_ago_ms ? k->begun_ms : long_ago_ms);
 }
 
 static void transfer_error(struct kube_call *k, CURLcode code, struct error *e)
@@ -601,6 +560,7 @@ int kube_client_new(struct loop *l, const struct kube_config *config, const stru
         return error_set(e, ERROR_BUG, "libcurl cannot be initialized");
     }
     c->loop = l;
+    c->socks = (struct kube_socks){ .loop = l, .ready = on_io, .ctx = c };
     c->config = config;
     c->may_write = options != NULL ? options->may_write : NULL;
     c->ctx = options != NULL ? options->ctx : NULL;
@@ -647,12 +607,7 @@ void kube_client_free(struct kube_client *c)
     for (size_t i = 0; i < c->idle_count; i++)
         curl_easy_cleanup(c->idle[i]);
     (void)curl_multi_cleanup(c->multi);
-    while (c->socks != NULL) {
-        struct sock *s = c->socks;
-        c->socks = s->next;
-        loop_remove(s->source);
-        free(s);
-    }
+    kube_socks_release(&c->socks);
     loop_timer_free(c->timer);
     loop_timer_free(c->pump_timer);
     kube_credentials_release(&c->credentials);
