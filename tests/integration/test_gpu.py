@@ -27,7 +27,7 @@ def run(ringmaster, job_dir):
     def call(ranks, library_dir, *arguments, **env):
         env = {"LD_LIBRARY_PATH": str(library_dir), **env}
         command = ["run", "-np", ranks, "--no-logs", "--job-dir", job_dir, "--", "env", *(f"{k}={v}" for k, v in env.items()), REDUCER, *arguments]
-        result = ringmaster(*command, timeout_s=100)
+        result = ringmaster(*command, timeout_s=280)
         logs = {r: "".join(p.read_text() for p in sorted((job_dir / f"logs/worker-{r}").glob("[0-9]*.log"))) for r in range(ranks)}
         return result, logs
 
