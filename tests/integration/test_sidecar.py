@@ -1,6 +1,7 @@
 """Sidecars and launchers together: rounds, first causes, restarts in place, ends. The commands are tiny; the ring, the
 rendezvous and the checkpoints' agreement are the real ones."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -35,6 +36,12 @@ def rounds(group):
 
 def starts(group, member):
     return [line for line in group.out(member).splitlines() if line.startswith("start ")]
+
+
+def document(path):
+    """What a JSON file says, None while it is not there or half written."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        return json.loads(path.read_text())
 
 
 def all_have_started(group, times):
@@ -117,14 +124,14 @@ def test_the_last_word_is_left_for_whoever_could_not_listen(make_group, wait_for
     group.control.close()
     os.kill(before[victim], signal.SIGKILL)
     all_have_started(group, 2)
-    left = wait_for(lambda: word.exists() and json.loads(word.read_text()), what="a last word")
+    left = wait_for(lambda: document(word), what="a last word")
     assert [(r["role"], r["index"], r["exit_code"]) for r in left["rounds"]] == [(*victim.split("-")[:1], 0, 137)] and "members" in left and not left["members"]
     group.sidecars["chief-0"].kill()
     group.sidecars["chief-0"].wait()
     word.unlink()  # a new container has a new file
     group.start_sidecar("chief-0")
     assert [p.wait(PATIENCE_S) for p in group.launchers.values()] == [0, 0, 0]
-    left = json.loads(word.read_text())
+    left = wait_for(lambda: (said := document(word)) and said.get("over") and said, what="the last word of all")
     assert [r["round"] for r in left["rounds"]] == [1, 2] and left["over"] is True
     assert left["counters"]["restarts"] == 2 and left["counters"]["restarts_counted"] == 1 and left["rounds"][1]["reason"] == "SidecarLost"
 
