@@ -13,9 +13,9 @@ from conftest import ROOT
 TORCH = ROOT / "build/venv-torch"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 
-# As Horovod's documentation has elastic training written, with a stop file in place of a last epoch and prints for the test.
 pytestmark = pytest.mark.timeout_s(900)  # frameworks are imported again and again
 
+# As Horovod's documentation has elastic training written, with a stop file in place of a last epoch and prints for the test.
 HOROVOD = """
     import os, pathlib, time
     import horovod.{module} as hvd
