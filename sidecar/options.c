@@ -82,7 +82,7 @@ static const struct opt_def OPTIONS[] = {
     { .flag = "results", .env = "RINGMASTER_RESULTS",
       .def = "256Mi", SIZE(results_bytes, 1 << 20, (int64_t)1 << 40),
       .help = "memory shared with each client for gathered results" },
-    { .flag = "chunk", .env = "RINGMASTER_CHUNK", .def = "128Ki", SIZE(chunk_bytes, 4096, PEER_MAX_DATA),
+    { .flag = "chunk", .env = "RINGMASTER_CHUNK", .def = "256Ki", SIZE(chunk_bytes, 4096, PEER_MAX_DATA),
       .help = "bytes of one piece on the ring" },
     { .flag = "ring-memory", .env = "RINGMASTER_RING_MEMORY", TEXT(ring_memory), .value = "DIR",
       .help = "all ranks are on this machine and move data through memory in DIR, which only this user can enter, in place of TCP" },

@@ -120,6 +120,44 @@ def test_ranks_that_disagree_on_the_size_of_a_large_tensor_all_hear_of_it(make_j
         assert all(re.match(r'"allreduce.n.*": rank 0 sent \d+ elements, rank 1 sent \d+', said) for said in row["said"]), row
 
 
+def test_what_was_copied_ahead_of_its_turn_is_given_back_when_the_tensor_fails(make_job, results):
+    with make_job(size=2, arena_bytes=1 << 18) as job:  # room for eight pieces of up to 8 KiB beside the small ones
+        shown = results(
+            job,
+            """
+            failed = 0
+            for i in range(40):
+                try:
+                    rm.allreduce(np.zeros(5000 + 45_000 * rank, np.float32), op=rm.Sum, name=f"n{i}")
+                except rm.MismatchError:
+                    failed += 1
+            x = np.full(50_000, rank + 1, np.float32)
+            show(failed=failed, after=bool((rm.allreduce(x, op=rm.Sum, name="after") == 3).all()))
+            """,
+        )
+    assert shown == [{"failed": 40, "after": True}] * 2
+
+
+def test_only_the_first_piece_of_a_tensor_goes_before_every_rank_has_it(make_job, start):
+    with make_job(size=2) as job:
+        job.hold = True
+        ranks = start(
+            job,
+            """
+            try:
+                rm.allreduce(np.ones(300_000), op=rm.Sum, name="big")
+            except rm.PeerLostError as error:
+                show(said=str(error))
+            """,
+        )
+        wait_until(lambda: len(job.names) == 2, timeout_s=60, what="both have sent piece 0")
+        job.lose("peer lost: rank 1 (worker-1): connection closed")
+        outcomes = [rank.communicate(timeout=60) for rank in ranks]
+        assert sorted(job.names) == [(0, "allreduce.big"), (1, "allreduce.big")]
+    for out, err in outcomes:
+        assert "peer lost: rank 1 (worker-1): connection closed" in out, err
+
+
 def test_buffers_of_the_arena_travel_without_a_copy(make_job, results):
     with make_job(size=2) as job:
         placed = []

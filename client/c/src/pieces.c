@@ -91,6 +91,23 @@ static struct piece *make_piece(struct client *c, struct request *r)
     return p;
 }
 
+/* The next piece of the request whose turn it is. NULL: there is no memory for it, or its data are still on their way. */
+static struct piece *ordered_piece(struct client *c)
+{
+    struct requests *q = &c->requests;
+    struct request *r = q->ordered.head;
+    if (r == NULL || q->ahead == NULL || q->ahead->request != r)
+        return r != NULL ? make_piece(c, r) : NULL;
+    if (!q->ahead_is_there)
+        return NULL;
+    struct piece *p = q->ahead;
+    q->ahead = NULL;
+    p->copies_in = false;
+    if (r->sent == r->split.pieces)
+        request_unqueue(r);
+    return p;
+}
+
 static struct piece *next_piece(struct client *c)
 {
     struct requests *q = &c->requests;
@@ -99,7 +116,7 @@ static struct piece *next_piece(struct client *c)
     q->engine_busy = waiting + q->copying >= c->shared.sq_entries;
     if (q->engine_busy)
         return NULL;
-    struct piece *p = q->ordered.head != NULL ? make_piece(c, q->ordered.head) : NULL; /* strictly in their order */
+    struct piece *p = ordered_piece(c); /* strictly in their order */
     for (struct request *r = q->fresh.head; r != NULL && p == NULL; r = r->next)
         p = make_piece(c, r);
     return p;
@@ -153,17 +170,33 @@ static void describe_failure(struct request *r, const char *text)
                  (unsigned long long)(r->bytes / shm_dtype_size(r->dtype)), r->split.pieces);
 }
 
-/* The piece has come to its end; so has the request when it was the last one, or the first one and it failed. */
-void piece_end(struct client *c, struct piece *p, int status, const char *text)
+static void release_piece(struct client *c, struct piece *p)
 {
-    struct request *r = p->request;
     if (p->block != REQUEST_NO_BLOCK)
         (void)arena_free(p->large ? &c->large : &c->small, p->block);
-    bool first = p->number == 0;
     p->request = NULL;
     p->next_free = c->requests.free_pieces;
     c->requests.free_pieces = p;
     c->requests.pieces_in_flight--;
+}
+
+/* The request goes no further: what was copied ahead was for nothing. A copy that is under way is dropped by whoever makes it. */
+static void drop_ahead(struct client *c, struct request *r)
+{
+    struct requests *q = &c->requests;
+    if (q->ahead == NULL || q->ahead->request != r || !q->ahead_is_there)
+        return;
+    release_piece(c, q->ahead);
+    q->ahead = NULL;
+    r->sent--;
+}
+
+/* The piece has come to its end; so has the request when it was the last one, or the first one and it failed. */
+void piece_end(struct client *c, struct piece *p, int status, const char *text)
+{
+    struct request *r = p->request;
+    bool first = p->number == 0;
+    release_piece(c, p);
     r->returned++;
     c->round_lost |= status == RM_PEER_LOST && !c->stopping;
     if (status != RM_OK && r->status == RM_OK) {
@@ -172,10 +205,12 @@ void piece_end(struct client *c, struct piece *p, int status, const char *text)
     }
     /* After piece 0 only the end of everything stops the rest: the other ranks count on it. */
     bool give_up = r->status != RM_OK && (first || r->status == RM_PEER_LOST || c->lost);
-    if (give_up)
+    if (give_up) {
         request_unqueue(r);
-    else if (first && r->split.pieces > 1 && !p->ordered)
+        drop_ahead(c, r);
+    } else if (first && r->split.pieces > 1 && !p->ordered) {
         request_enqueue(&c->requests.ordered, r);
+    }
     if (r->returned == r->sent && (r->sent == r->split.pieces || give_up))
         request_finish(c, r);
 }
@@ -205,6 +240,31 @@ bool piece_submit(struct client *c, struct piece *p)
     return p->submitted;
 }
 
+/* Piece 0 of r has just gone and is away for a while: piece 1 is copied meanwhile, to go as soon as it is its turn. One at a time, and
+ * only while no other piece wants the memory or this thread, so that the order of all ranks is what decides about memory. */
+static void copy_ahead(struct client *c, struct request *r)
+{
+    struct requests *q = &c->requests;
+    if (r->split.pieces == 1 || r->device != NULL || r->sent != 1 || q->ahead != NULL || q->ordered.head != NULL || q->fresh.head != NULL)
+        return;
+    struct piece *p = make_piece(c, r);
+    if (p == NULL)
+        return;
+    q->ahead = p;
+    q->ahead_is_there = false;
+    if (p->copies_in) {
+        pthread_mutex_unlock(&c->lock);
+        copy_range(r, p->begin, p->bytes, c->shared.base + p->in_offset, false);
+        pthread_mutex_lock(&c->lock);
+    }
+    q->ahead_is_there = true;
+    if (r->status == RM_OK)
+        return;
+    drop_ahead(c, r);
+    if (r->returned == r->sent)
+        request_finish(c, r);
+}
+
 void requests_pump(struct client *c)
 {
     if (c->lost || c->stopping || c->shared.base == NULL)
@@ -226,6 +286,8 @@ void requests_pump(struct client *c)
         c->requests.copying--;
         if (c->lost || !piece_submit(c, p))
             piece_end(c, p, RM_PEER_LOST, c->lost_text);
+        else if (p->number == 0)
+            copy_ahead(c, p->request);
     }
 }
 
@@ -288,6 +350,7 @@ void requests_fail_all(struct client *c)
         if (r == NULL)
             return;
         request_unqueue(r);
+        drop_ahead(c, r);
         if (r->status == RM_OK) {
             r->status = RM_PEER_LOST;
             describe_failure(r, c->lost_text);

@@ -8,6 +8,7 @@
 #include "name.h"
 
 #define REQUESTS_MAX (1u << 20)
+#define LARGE_MAX (32ull << 20) /* eight pieces: copies that run further ahead of the ring find their memory no longer in a cache */
 
 static uint64_t power_of_two(uint64_t at_most, uint64_t low, uint64_t high)
 {
@@ -19,9 +20,10 @@ static uint64_t power_of_two(uint64_t at_most, uint64_t low, uint64_t high)
 
 struct areas request_areas(uint64_t arena_bytes)
 {
-    struct areas a = { .large_bytes = arena_bytes / 4 / ARENA_ALIGN * ARENA_ALIGN };
+    uint64_t large = arena_bytes / 4 < LARGE_MAX ? arena_bytes / 4 : LARGE_MAX;
+    struct areas a = { .large_bytes = large / ARENA_ALIGN * ARENA_ALIGN };
     a.small_bytes = arena_bytes / ARENA_ALIGN * ARENA_ALIGN - a.large_bytes;
-    a.small_max = power_of_two(arena_bytes / 4096, 4096, 256u << 10);
+    a.small_max = power_of_two(arena_bytes / 2048, 4096, 256u << 10);
     a.piece_max = power_of_two(a.large_bytes / 8, 4096, 4u << 20); /* while one is reduced the next is copied in, in the cache */
     return a;
 }
@@ -54,7 +56,7 @@ bool requests_attach(struct requests *q, uint64_t arena_bytes)
         q->free_pieces = &q->pieces[i];
     }
     q->pieces_in_flight = q->copying = q->on_gpu = q->starting = 0;
-    q->landed = NULL;
+    q->landed = q->ahead = NULL;
     q->areas = request_areas(arena_bytes);
     return true;
 }

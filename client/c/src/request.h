@@ -133,6 +133,8 @@ struct requests {
     struct queue ordered;       /* piece 0 came back: the order of all ranks */
     struct piece *pieces;
     struct piece *free_pieces;  /* by next_free */
+    struct piece *ahead;        /* piece 1 of a request whose piece 0 is under way: it waits for its turn */
+    bool ahead_is_there;        /* false: its data are still being copied */
     uint32_t piece_count, pieces_in_flight, copying;
     uint32_t on_gpu;            /* pieces that are ENTERING or LEAVING */
     uint32_t starting;          /* threads that are about to start a copy, without lock */

@@ -12,8 +12,8 @@
 Test(request, areas_share_the_arena_by_its_size_alone)
 {
     static const struct { uint64_t arena, small_max, piece_max; } rows[] = {
-        { 64 * KIB, 4096, 4096 }, { 1 * MIB, 4096, 32 * KIB }, { 64 * MIB, 16 * KIB, 2 * MIB }, { 256 * MIB, 64 * KIB, 4 * MIB },
-        { 1 * GIB, 256 * KIB, 4 * MIB }, { 64 * GIB, 256 * KIB, 4 * MIB }, { 200 * MIB + 17, 32 * KIB, 4 * MIB },
+        { 64 * KIB, 4096, 4096 }, { 1 * MIB, 4096, 32 * KIB }, { 64 * MIB, 32 * KIB, 2 * MIB }, { 512 * MIB, 256 * KIB, 4 * MIB },
+        { 1 * GIB, 256 * KIB, 4 * MIB }, { 64 * GIB, 256 * KIB, 4 * MIB }, { 200 * MIB + 17, 64 * KIB, 4 * MIB },
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -62,7 +62,7 @@ Test(request, the_first_piece_tells_how_many_there_are)
 {
     struct areas a = request_areas(64 * MIB);
     uint64_t marks = a.small_max / 64 - 1;
-    uint32_t pieces_of[256] = { 0 };
+    uint32_t pieces_of[512] = { 0 };
 
     for (uint64_t bytes = a.small_max + 1; bytes < marks * a.piece_max; bytes += 9973 * 64 + 4) {
         struct split s = request_split(bytes, &a);
