@@ -67,7 +67,7 @@ void collective_free(struct collective *c)
 /* One round costs a wake-up on each side, some 10 us when both are awake; a byte costs some 0.3 ns. So N - 1 times the bytes in one
  * round pay up to some KiB, two rounds in place of 2(N - 1) until the ring's steps are long against its rounds. Of two members the
  * ring is the direct exchange. Beyond MESH_FULL members not all are joined, and too many would send to one at a time. */
-#define FLAT_BYTES (32u << 10)   /* all that one member receives */
+#define FLAT_BYTES (64u << 10)   /* all that one member receives */
 #define DIRECT_BYTES (2u << 20)
 #define STAR_BYTES (64u << 10)   /* all that the root sends */
 
