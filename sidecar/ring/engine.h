@@ -61,7 +61,7 @@ struct engine_options {
     bool tls;                             /* between ranks */
     int64_t arena_bytes, results_bytes;   /* of each client's shared memory, taken as it is touched; 0: 256 MiB, 64 MiB */
     int64_t connect_timeout_ms;           /* for forming, self-test included; 0: 30 s */
-    int32_t chunk_bytes;                  /* of a DATA frame, as rank 0 has it; 0: 128 KiB */
+    int32_t chunk_bytes;                  /* of a DATA frame, as rank 0 has it; 0: 256 KiB */
     const char *memory_dir;               /* kept: all ranks are on this machine and move data through memory in this directory; NULL: TCP */
     int32_t spin_us;                      /* how long to look for more before sleeping; 0: 100, negative: not at all */
     int64_t stall_warning_ms;             /* a collective that some ranks have sent and others not for so long: on_stall; 0: never */

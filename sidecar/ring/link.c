@@ -376,8 +376,10 @@ static int connected(struct link *k, struct error *e)
     int code = 0;
     socklen_t len = sizeof code;
 
-    if (getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &code, &len) == 0 && code == 0)
+    if (getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &code, &len) == 0 && code == 0) {
+        link_tune_connected(k->fd);
         return crypto_random(k->hello.nonce, sizeof k->hello.nonce, e);
+    }
     errno = code;
     return error_errno(e, "connect");
 }
@@ -554,6 +556,7 @@ struct link *link_accept(struct loop *l, const struct link_identity *self, int f
 
     k->fd = fd;
     link_tune(fd);
+    link_tune_connected(fd);
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
         (void)error_errno(&why, "make a connection non-blocking");

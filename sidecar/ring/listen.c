@@ -18,6 +18,8 @@
 #define KEEPALIVE_IDLE_S 2
 #define KEEPALIVE_INTERVAL_S 1
 #define KEEPALIVE_PROBES 4
+/* The congestion control that every kernel has and lets anybody choose. It does not pace. */
+#define UNPACED "reno"
 
 static void set_int(int fd, int level, int option, int value)
 {
@@ -32,6 +34,26 @@ void link_tune(int fd)
     set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S);
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES);
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
+}
+
+static bool is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    return a->ss_family == AF_INET6 &&
+           IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr);
+}
+
+void link_tune_connected(int fd)
+{
+    struct sockaddr_storage own = { 0 }, other = { 0 };
+    socklen_t own_len = sizeof own, other_len = sizeof other;
+
+    if (getsockname(fd, (struct sockaddr *)&own, &own_len) == 0 && getpeername(fd, (struct sockaddr *)&other, &other_len) == 0 &&
+        is_same_host(&own, &other))
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, UNPACED, sizeof UNPACED - 1);
 }
 
 static int listen_error(struct error *e, const struct sockaddr *address, socklen_t len)

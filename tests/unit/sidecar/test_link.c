@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,6 +109,14 @@ static void tear_down(struct ends *x)
     loop_free(x->loop);
 }
 
+static bool is_unpaced(int fd)
+{
+    char name[16] = "";
+    socklen_t len = sizeof name;
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 && strncmp(name, "reno", sizeof name) == 0;
+}
+
 static struct link_identity worker(void)
 {
     return (struct link_identity){ .key = KEY, .job_uid = "uid-1", .member = "worker-0" };
@@ -149,6 +158,17 @@ Test(link, both_ends_learn_who_the_other_is, .timeout = 300)
         cr_expect(recv(x.accepted.fd, text, sizeof text, MSG_DONTWAIT) == 6 && strcmp(text, "hello") == 0, "case %s", HOSTS[i].name);
         tear_down(&x);
     }
+}
+
+Test(link, nothing_paces_between_two_processes_of_one_machine, .timeout = 10)
+{
+    struct ends x;
+
+    set_up(&x, "127.0.0.1");
+    dial(&x, "127.0.0.1", worker(), PEER_DATA, FENCE(1, 1), 10000);
+    cr_assert(x.dialled.fd >= 0 && x.accepted.fd >= 0, "%s / %s", x.dialled.why.text, x.accepted.why.text);
+    cr_expect(is_unpaced(x.dialled.fd) && is_unpaced(x.accepted.fd));
+    tear_down(&x);
 }
 
 static const struct {
