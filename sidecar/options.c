@@ -15,6 +15,7 @@
 #define MEMBERS_MAX 10000
 #define KEY_FILE_MAX 4096
 
+static const char *const WIRES[] = { "plain", "float16", "bfloat16", "int8", "exact", NULL }; /* enum shm_wire from PLAIN on */
 static const char *const ACCESSES[] = { "user", "pod", NULL }; /* as enum attach_access */
 static const char *const LEVELS[] = { "debug", "info", "warn", "error", NULL };
 
@@ -84,6 +85,9 @@ static const struct opt_def OPTIONS[] = {
       .help = "memory shared with each client for gathered results" },
     { .flag = "chunk", .env = "RINGMASTER_CHUNK", .def = "256Ki", SIZE(chunk_bytes, 4096, PEER_MAX_DATA),
       .help = "bytes of one piece on the ring" },
+    { .flag = "wire", .env = "RINGMASTER_WIRE", .def = "plain", .type = OPT_ENUM, .at = OPT_AT(struct options, wire, int), .names = WIRES,
+      .value = "FORM", .help = "in which form sums travel between ranks: plain; float16, bfloat16, int8 (sums of float32, in half or a quarter "
+      "of the bytes); exact (sums of float16 and bfloat16 without rounding on the way). All ranks need the same" },
     { .flag = "ring-memory", .env = "RINGMASTER_RING_MEMORY", TEXT(ring_memory), .value = "DIR",
       .help = "all ranks are on this machine and move data through memory in DIR, which only this user can enter, in place of TCP" },
     { .flag = "stall-warning", .env = "RINGMASTER_STALL_WARNING", .def = "60s", TIME(stall_warning_ms, 0, 86400000),

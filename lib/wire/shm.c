@@ -67,8 +67,28 @@ static bool reduces(unsigned op)
     return op == SHM_OP_ALLREDUCE || op == SHM_OP_REDUCESCATTER;
 }
 
+bool shm_wire_fits(unsigned wire, unsigned op, unsigned dtype, unsigned redop)
+{
+    if (wire == SHM_WIRE_JOB || wire == SHM_WIRE_PLAIN)
+        return true;
+    if (wire > SHM_WIRE_LAST || !reduces(op) || (redop != SHM_SUM && redop != SHM_AVERAGE))
+        return false;
+    return wire == SHM_WIRE_EXACT ? dtype == SHM_F16 || dtype == SHM_BF16 : dtype == SHM_F32;
+}
+
+static int check_wire(const struct shm_request *r, struct error *e)
+{
+    if (shm_wire_fits(r->wire, r->op, r->dtype, r->redop))
+        return 0;
+    return error_set(e, ERROR_INVALID, "\"%s\": %s on the wire does not go with %s %s of %s: %s", r->name, shm_wire_name(r->wire), shm_op_name(r->op),
+                     reduces(r->op) ? shm_redop_name(r->redop) : "", shm_dtype_name(r->dtype),
+                     r->wire == SHM_WIRE_EXACT ? "it is for sums and averages of float16 and bfloat16" : "it is for sums and averages of float32");
+}
+
 static int check_reduction(const struct shm_request *r, struct error *e)
 {
+    if (check_wire(r, e) != 0)
+        return -1;
     if (r->redop < SHM_SUM || r->redop > SHM_ADASUM || (r->redop == SHM_ADASUM && r->op != SHM_OP_ALLREDUCE))
         return error_set(e, ERROR_INVALID, "\"%s\": %s (%u) is no reduction for %s", r->name, shm_redop_name(r->redop), r->redop,
                          shm_op_name(r->op));
@@ -214,6 +234,13 @@ const char *shm_dtype_name(unsigned dtype)
     };
 
     return dtype >= SHM_U8 && dtype <= SHM_DTYPE_LAST ? names[dtype] : "unknown dtype";
+}
+
+const char *shm_wire_name(unsigned wire)
+{
+    static const char *const names[] = { "job", "plain", "float16", "bfloat16", "int8", "exact" };
+
+    return wire <= SHM_WIRE_LAST ? names[wire] : "unknown form";
 }
 
 const char *shm_redop_name(unsigned redop)

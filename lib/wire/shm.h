@@ -56,6 +56,15 @@ enum shm_dtype {
 
 enum shm_redop { SHM_SUM = 1, SHM_AVERAGE = 2, SHM_MIN = 3, SHM_MAX = 4, SHM_PRODUCT = 5, SHM_ADASUM = 6 };
 
+/* In which form sums travel between ranks. The sums themselves are computed in float32; see sidecar/ring/codec.h. */
+enum shm_wire {
+    SHM_WIRE_JOB = 0,    /* as the job says, where it goes with the dtype; else as they are */
+    SHM_WIRE_PLAIN = 1,
+    SHM_WIRE_F16 = 2, SHM_WIRE_BF16 = 3, SHM_WIRE_I8 = 4, /* float32: half or a quarter of the bytes */
+    SHM_WIRE_EXACT = 5,  /* float16, bfloat16: summed up without rounding on the way, rounded once */
+};
+#define SHM_WIRE_LAST SHM_WIRE_EXACT
+
 /*
  * What goes with what (shm_request_check holds requests to it):
  *
@@ -103,7 +112,7 @@ struct shm_request {
     uint16_t op;            /* enum shm_op */
     uint16_t dtype;         /* enum shm_dtype */
     uint16_t redop;         /* enum shm_redop; all-reduce and reduce-scatter only */
-    uint16_t reserved;
+    uint16_t wire;          /* enum shm_wire; sums and averages of them only */
     int32_t root;           /* broadcast: global rank */
     uint32_t set;           /* process set, 0 = all ranks. A name lives in its set */
     uint64_t count;         /* elements, of dtype */
@@ -183,6 +192,9 @@ int shm_splits_check(const struct shm_request *r, const uint64_t *splits, int32_
 const char *shm_op_name(unsigned op);       /* "all-reduce"; "unknown operation" */
 const char *shm_dtype_name(unsigned dtype); /* "float32" */
 const char *shm_redop_name(unsigned redop); /* "sum" */
+const char *shm_wire_name(unsigned wire);   /* "float16" */
+/* Does a form go with this reduction? PLAIN does with every one. */
+bool shm_wire_fits(unsigned wire, unsigned op, unsigned dtype, unsigned redop);
 
 /* A checkpoint slot: one shared file per slot, SLOT_CONTROL_BYTES of control, then the image (a complete safetensors file
  * whose header is padded with spaces so that tensor data begins at a multiple of 4096 bytes of the image). */

@@ -76,7 +76,7 @@ void buffers_sum_along(const struct go_list *l)
         struct collective_plan plan = { .dtype = s->dtype, .redop = s->redop, .factor = 1.0, .divisor = 1.0 };
         plan_arithmetic(s, l->set_size, &plan);
         entry->result = xcalloc(s->count, shm_dtype_size(s->dtype));
-        collective_sum(&plan, (const uint8_t *const *)entry->along, l->member_count, s->count, entry->result);
+        (s->wire == SHM_WIRE_EXACT ? squeeze_sum_exact : collective_sum)(&plan, (const uint8_t *const *)entry->along, l->member_count, s->count, entry->result);
     }
 }
 

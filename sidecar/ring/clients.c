@@ -163,6 +163,8 @@ static struct request *request_new(struct engine *g, struct client *c, const str
     struct request *q = xcalloc(1, sizeof *q);
     q->client = c;
     q->r = *r;
+    if (r->wire == SHM_WIRE_JOB && shm_wire_fits(g->options.wire, r->op, r->dtype, r->redop))
+        q->r.wire = (uint16_t)g->options.wire;
     if (shm_dtype_size(r->dtype) > 0 && r->count > 0 && shm_op_moves_data(r->op)) { /* else the offsets mean nothing */
         q->in = c->base + r->in_offset;
         q->out = shm_op_has_result(r->op) ? NULL : c->base + r->out_offset;

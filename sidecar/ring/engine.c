@@ -407,6 +407,7 @@ static void release(struct engine *g)
         free(n);
     loop_free(g->loop);
     collective_free(g->collective);
+    squeeze_free(g->squeeze);
     namemap_release(&g->by_name);
     free(g->waited_for);
     (void)pthread_mutex_destroy(&g->lock);
@@ -448,6 +449,7 @@ int engine_new(struct loop *loop, const struct engine_options *options, const st
     g->spin_ns = g->options.spin_us * 1000;
     (void)snprintf(g->over_text, sizeof g->over_text, "this process belongs to no round: it was not started by the sidecar");
     g->collective = collective_new();
+    g->squeeze = squeeze_new();
     g->timeline = timeline_new(read_clock, g);
     (void)pthread_mutex_init(&g->lock, NULL);
     g->notice_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -23,6 +23,7 @@
 #include "sidecar/ring/negotiate.h"
 #include "sidecar/ring/pulse.h"
 #include "sidecar/ring/results.h"
+#include "sidecar/ring/squeeze.h"
 #include "sidecar/ring/stream.h"
 #include "sidecar/ring/timeline.h"
 
@@ -113,6 +114,7 @@ struct running {
     uint64_t out_offset, out_count;
     uint8_t *copy_to;               /* where `work` goes when it is done (in place), or NULL */
     bool no_space;                  /* takes part, but has nowhere to put the result */
+    bool squeezed;                  /* its data travel in another form */
     uint8_t *result;                /* reduce-scatter: where it is, for what is left to do to it */
     int64_t began_ns;
 };
@@ -165,6 +167,7 @@ struct engine {
     size_t queued;                  /* lists in the queue and the running one */
     struct running running;
     struct collective *collective;
+    struct squeeze *squeeze;
     struct loop_timer *again;       /* the collective has more to do, after the others' turn */
     int64_t spin_until_ns;          /* until then the thread looks again and again in place of sleeping */
     int64_t spin_ns, crowded_until_ns;

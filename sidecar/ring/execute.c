@@ -98,6 +98,14 @@ static void finish(struct engine *g)
     clear_running(g);
 }
 
+static void no_memory(struct engine *g)
+{
+    char why[SHM_TEXT_MAX];
+
+    (void)snprintf(why, sizeof why, "no memory for \"%.100s\"", g->running.requests[0]->r.name);
+    group_lost(g, g->group->rank, why);
+}
+
 /* Takes the next list from the queue. Afterwards it is running, or finished already. */
 static void start(struct engine *g)
 {
@@ -129,9 +137,7 @@ static void start(struct engine *g)
     int prepared = buffers_prepare(g, &plan);
     note(g, TRACE_END, "");
     if (prepared < 0) {
-        char why[SHM_TEXT_MAX];
-        (void)snprintf(why, sizeof why, "no memory for \"%.100s\"", run->requests[0]->r.name);
-        group_lost(g, p->rank, why);
+        no_memory(g);
         return;
     }
     note(g, TRACE_BEGIN, trace_phase_ring(s->op));
@@ -139,12 +145,19 @@ static void start(struct engine *g)
         finish(g);
         return;
     }
+    struct codec codec = { .wire = s->wire, .dtype = s->dtype };
+    run->squeezed = s->wire != 0;
+    if (run->squeezed) {
+        if (squeeze_start(g->squeeze, &plan, &codec, g->collective, p->mesh) < 0)
+            no_memory(g);
+        return;
+    }
     uint64_t elements = plan.block_offset[plan.op == SHM_OP_BROADCAST ? 1 : plan.size];
     plan.algorithm = collective_choose(plan.op, elements * shm_dtype_size(plan.dtype), plan.size);
     collective_start(g->collective, &plan, p->mesh);
 }
 
-/* True: it is done. */
+/* True: it is done, or its next part has begun. */
 static bool pump(struct engine *g)
 {
     struct error e = ERROR_INIT;
@@ -153,6 +166,8 @@ static bool pump(struct engine *g)
 
     switch (collective_pump(g->collective, &again, &rank, &e)) {
     case COLLECTIVE_DONE:
+        if (g->running.squeezed && squeeze_next(g->squeeze, g->collective, g->group->mesh))
+            return true;
         finish(g);
         return true;
     case COLLECTIVE_FAILED:

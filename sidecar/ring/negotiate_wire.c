@@ -195,6 +195,7 @@ void announce_encode(struct buf *b, const struct name_cache *c, const struct ann
         put(b, sig->op, 1);
         put(b, sig->dtype, 1);
         put(b, sig->redop, 1);
+        put(b, sig->wire, 1);
         put(b, (uint32_t)sig->root, 4);
         put(b, sig->count, 8);
         put(b, sig->row_elements, 8);
@@ -214,6 +215,7 @@ static void take_full(struct reader *r, struct announcement *a)
     a->sig.op = (uint8_t)take(r, 1);
     a->sig.dtype = (uint8_t)take(r, 1);
     a->sig.redop = (uint8_t)take(r, 1);
+    a->sig.wire = (uint8_t)take(r, 1);
     a->sig.root = (int32_t)take(r, 4);
     a->sig.count = take(r, 8);
     a->sig.row_elements = take(r, 8);

@@ -20,11 +20,17 @@ typedef void reduce_scale_fn(void *dst, const void *a, size_t count, double fact
 /* dst[i] = (a[i] + b[i]) * factor / divisor, rounded once for the 16-bit types */
 typedef void reduce_finish_fn(void *dst, const void *a, const void *b, size_t count, double factor, double divisor);
 
+/* Between float32 and the 16-bit types: dst[i] = a[i], to nearest even where it is narrowed. */
+typedef void reduce_narrow_fn(void *dst, const float *a, size_t count);
+typedef void reduce_widen_fn(float *dst, const void *a, size_t count);
+
 struct reduce_kernels {
     const char *name;
     reduce_combine_fn *combine[SHM_BOOL + 1][SHM_PRODUCT + 1]; /* [dtype][redop]; NULL where it has no meaning */
     reduce_scale_fn *scale[SHM_BOOL + 1];                      /* floating types only */
     reduce_finish_fn *finish[SHM_BOOL + 1];
+    reduce_narrow_fn *narrow[SHM_BF16 + 1];                    /* 16-bit types only */
+    reduce_widen_fn *widen[SHM_BF16 + 1];
 };
 
 const struct reduce_kernels *reduce_kernels(void); /* the best for this processor */

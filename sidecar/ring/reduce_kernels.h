@@ -154,6 +154,29 @@ LOOP_SCALED(of_bf16, vu16, widen_bf16, narrow_bf16, vf32, float)
 LOOP_SCALED(of_f32, vf32, SAME, SAME, vf32, float)
 LOOP_SCALED(of_f64, vf64, SAME, SAME, vf64, double)
 
+/* The vectors of 16-bit lanes and of float32 have as many lanes as each other. */
+#define CONVERT(name, to_type, from_type, to_stored, from_stored, convert)                              \
+    static void name(to_type *dst, const from_type *a, size_t count)                                    \
+    {                                                                                                   \
+        const size_t lanes = sizeof(vf32) / sizeof(float);                                              \
+        const size_t to_size = sizeof(to_stored) / lanes, from_size = sizeof(from_stored) / lanes;      \
+        const char *from = (const char *)a;                                                             \
+        char *to = (char *)dst;                                                                         \
+        for (; count >= lanes; count -= lanes, from += sizeof(from_stored), to += sizeof(to_stored))    \
+            *(to_stored *)to = convert(*(const from_stored *)from);                                     \
+        if (count > 0) {                                                                                \
+            from_stored rest = { 0 };                                                                   \
+            memcpy(&rest, from, count * from_size);                                                     \
+            to_stored converted = convert(rest);                                                        \
+            memcpy(to, &converted, count * to_size);                                                    \
+        }                                                                                               \
+    }
+
+CONVERT(narrow_to_f16, void, float, vu16, vf32, narrow_f16)
+CONVERT(narrow_to_bf16, void, float, vu16, vf32, narrow_bf16)
+CONVERT(widen_from_f16, float, void, vf32, vu16, widen_f16)
+CONVERT(widen_from_bf16, float, void, vf32, vu16, widen_bf16)
+
 #define ROW(type) \
     { [SHM_SUM] = sum_##type, [SHM_AVERAGE] = sum_##type, [SHM_MIN] = min_##type, [SHM_MAX] = max_##type, \
       [SHM_PRODUCT] = product_##type }
@@ -166,5 +189,7 @@ const struct reduce_kernels KERNELS = {
         [SHM_BOOL] = { [SHM_MIN] = min_of_u8, [SHM_MAX] = max_of_u8 },
     },
     .scale = { [SHM_F16] = scale_of_f16, [SHM_BF16] = scale_of_bf16, [SHM_F32] = scale_of_f32, [SHM_F64] = scale_of_f64 },
+    .narrow = { [SHM_F16] = narrow_to_f16, [SHM_BF16] = narrow_to_bf16 },
+    .widen = { [SHM_F16] = widen_from_f16, [SHM_BF16] = widen_from_bf16 },
     .finish = { [SHM_F16] = finish_of_f16, [SHM_BF16] = finish_of_bf16, [SHM_F32] = finish_of_f32, [SHM_F64] = finish_of_f64 },
 };

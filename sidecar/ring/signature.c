@@ -38,6 +38,7 @@ struct signature signature_of(const struct shm_request *r, const uint64_t *split
         return s;
     case SHM_OP_ALLREDUCE: case SHM_OP_REDUCESCATTER:
         s.redop = (uint8_t)r->redop;
+        s.wire = r->wire > SHM_WIRE_PLAIN ? (uint8_t)r->wire : 0;
         s.prescale = r->prescale;
         s.postscale = r->postscale;
         break;
@@ -62,10 +63,16 @@ static bool same_double(double a, double b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
+static bool same_arithmetic(const struct signature *a, const struct signature *b)
+{
+    return a->op == b->op && a->dtype == b->dtype && a->redop == b->redop && a->wire == b->wire && same_double(a->prescale, b->prescale) &&
+           same_double(a->postscale, b->postscale);
+}
+
+/* int8 has a scale for so many elements that lie side by side: what a tensor is packed with would show in its result. */
 bool signature_can_fuse(const struct signature *a, const struct signature *b)
 {
-    return a->op == b->op && a->dtype == b->dtype && a->redop == b->redop && same_double(a->prescale, b->prescale) &&
-           same_double(a->postscale, b->postscale);
+    return same_arithmetic(a, b) && a->wire != SHM_WIRE_I8;
 }
 
 bool signature_count_is_free(const struct signature *s)
@@ -75,7 +82,7 @@ bool signature_count_is_free(const struct signature *s)
 
 bool signature_equal(const struct signature *a, const struct signature *b)
 {
-    return signature_can_fuse(a, b) && a->root == b->root && a->row_elements == b->row_elements &&
+    return same_arithmetic(a, b) && a->root == b->root && a->row_elements == b->row_elements &&
            a->shape_hash == b->shape_hash && (a->count == b->count || signature_count_is_free(a));
 }
 
@@ -94,13 +101,16 @@ static void elements_text(const struct signature *s, char ret_text[SIGNATURE_TEX
 
 const char *signature_text(const struct signature *s, char ret_text[SIGNATURE_TEXT_MAX])
 {
-    char elements[SIGNATURE_TEXT_MAX], scaled[64] = "";
+    char elements[SIGNATURE_TEXT_MAX], scaled[96] = "";
+    size_t len = 0;
 
     elements_text(s, elements);
     switch (s->op) {
     case SHM_OP_ALLREDUCE: case SHM_OP_REDUCESCATTER:
         if (s->prescale != 1.0 || s->postscale != 1.0)
-            (void)snprintf(scaled, sizeof scaled, ", scaled by %g and %g", s->prescale, s->postscale);
+            len = (size_t)snprintf(scaled, sizeof scaled, ", scaled by %g and %g", s->prescale, s->postscale);
+        if (s->wire > SHM_WIRE_PLAIN)
+            (void)snprintf(scaled + len, sizeof scaled - len, ", %s on the wire", shm_wire_name(s->wire));
         (void)snprintf(ret_text, SIGNATURE_TEXT_MAX, "%s %s of %.100s%s", shm_op_name(s->op), shm_redop_name(s->redop), elements,
                        scaled);
         break;
@@ -143,6 +153,8 @@ bool signature_is_sound(const struct signature *s)
 {
     uint64_t bytes;
 
+    if (s->wire == SHM_WIRE_PLAIN || !shm_wire_fits(s->wire, s->op, s->dtype, s->redop))
+        return false;
     switch (s->op) {
     case SHM_OP_BARRIER: case SHM_OP_JOIN:
         return s->dtype == 0 && s->count == 0;

@@ -14,7 +14,7 @@
 /* The count may differ in an all-gather and an all-to-all. The text of the shape is for people: shapes are compared by their hash.
  * Fields that mean nothing for the operation are 0. */
 struct signature {
-    uint8_t op, dtype, redop;
+    uint8_t op, dtype, redop, wire; /* wire: enum shm_wire, settled; 0: as they are */
     int32_t root;
     uint64_t count, row_elements;
     double prescale, postscale;

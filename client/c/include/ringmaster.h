@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define RM_API __attribute__((visibility("default")))
-#define RM_ABI_VERSION 4
+#define RM_ABI_VERSION 5
 
 enum rm_error {
     RM_OK = 0,
@@ -126,6 +126,10 @@ struct rm_tensor {
  */
 enum rm_memory { RM_HOST = 0, RM_CUDA = 1 };
 
+/* In which form sums travel between ranks. JOB: as the job is set up, where that goes with the dtype. F16, BF16, I8: of float32, in half or a
+ * quarter of the bytes; each part is rounded once and the sum once. EXACT: of float16 and bfloat16, summed up without rounding on the way. */
+enum rm_wire { RM_WIRE_JOB = 0, RM_WIRE_PLAIN = 1, RM_WIRE_F16 = 2, RM_WIRE_BF16 = 3, RM_WIRE_I8 = 4, RM_WIRE_EXACT = 5 };
+
 struct rm_collective {
     uint32_t struct_bytes;   /* sizeof(struct rm_collective) */
     int kind;                /* enum rm_kind */
@@ -144,6 +148,7 @@ struct rm_collective {
     void *ctx;
     int memory;              /* enum rm_memory. Since ABI 4, as is the next line */
     void *stream;            /* RM_CUDA: a CUstream (cudaStream_t); NULL: the default stream */
+    int wire;                /* enum rm_wire; sums and averages of all-reduce and reduce-scatter. Since ABI 5 */
 };
 
 /*

@@ -2,6 +2,7 @@
  * collective.c — the collectives of the public API: from a checked call to a request that is under way, and its handle.
  */
 #include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -79,6 +80,7 @@ static void fill(struct request *r, struct submission *s, const struct areas *ar
     r->op = s->op;
     r->dtype = s->dtype;
     r->redop = s->redop;
+    r->wire = s->wire;
     r->root = s->root;
     r->prescale = s->prescale;
     r->postscale = s->postscale;

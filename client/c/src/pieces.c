@@ -147,7 +147,7 @@ static void fill_request(const struct client *c, const struct piece *p, struct s
     const struct request *r = p->request;
     *ret = (struct shm_request){
         .id = (uint64_t)p->serial << 32 | (uint64_t)(p - c->requests.pieces),
-        .op = r->op, .dtype = r->dtype, .redop = r->redop, .root = r->root, .set = r->set,
+        .op = r->op, .dtype = r->dtype, .redop = r->redop, .wire = r->wire, .root = r->root, .set = r->set,
         .count = shm_op_moves_data(r->op) ? p->bytes / shm_dtype_size(r->dtype) : r->answer,
         .splits_offset = p->splits_offset, .splits = r->split_count, .shape_hash = r->shape_hash,
         .row_elements = r->row_elements,

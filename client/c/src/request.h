@@ -61,7 +61,7 @@ struct request {
     struct queue *queue;        /* where it waits to send pieces, or NULL */
     struct request *next;       /* in a queue, or in the free list */
 
-    uint16_t op, dtype, redop;  /* as the engine gets them */
+    uint16_t op, dtype, redop, wire; /* as the engine gets them */
     int32_t root;
     uint32_t set;
     double prescale, postscale;

@@ -98,6 +98,15 @@ static void add_shapes(struct submission *s, const struct rm_collective *c, bool
 
 /* ---- checks ---- */
 
+/* As shm_wire_fits, which is the engine's. */
+static bool wire_fits(const struct rm_collective *c, int dtype)
+{
+    bool sums = c->op == RM_SUM || c->op == RM_AVERAGE;
+    if (c->wire == RM_WIRE_JOB || c->wire == RM_WIRE_PLAIN)
+        return true;
+    return sums && (c->wire == RM_WIRE_EXACT ? dtype == RM_F16 || dtype == RM_BF16 : dtype == RM_F32);
+}
+
 static int check_reduction(const struct rm_collective *c, int dtype)
 {
     const char *op = what(c->kind);
@@ -117,6 +126,11 @@ static int check_reduction(const struct rm_collective *c, int dtype)
         if (c->tensors[i].dtype != dtype)
             return text_fail(RM_INVALID, "grouped %s \"%s\": tensor %zu has another dtype than the first: make a group for each", op,
                              c->name, i);
+    if (c->wire < RM_WIRE_JOB || c->wire > RM_WIRE_EXACT)
+        return text_fail(RM_INVALID, "%s \"%s\": %d is no form for the wire", op, c->name, c->wire);
+    if (!wire_fits(c, dtype))
+        return text_fail(RM_INVALID, "%s \"%s\": a form for the wire is for sums and averages, %s", op, c->name,
+                         c->wire == RM_WIRE_EXACT ? "exact of float16 and bfloat16" : "of float32");
     if (c->op == RM_ADASUM && c->tensor_count > 1)
         return text_fail(RM_INVALID, "grouped %s \"%s\": adasum is of one tensor", op, c->name);
     return RM_OK;
@@ -336,6 +350,7 @@ static int make_data(const struct rm_collective *c, int n, int place, struct sub
     if (status == RM_OK)
         add_shapes(s, c, c->kind == RM_ALLGATHER || c->kind == RM_ALLTOALL);
     s->redop = reduces ? (uint16_t)c->op : 0;
+    s->wire = reduces ? (uint16_t)c->wire : SHM_WIRE_JOB;
     s->prescale = reduces ? c->prescale : 1.0;
     s->postscale = reduces ? c->postscale : 1.0;
     return status;

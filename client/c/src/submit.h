@@ -12,7 +12,7 @@ struct submission {
     struct segment one, *segments;  /* segments == &one, or on the heap */
     size_t segment_count;
     void *scratch;                  /* heap */
-    uint16_t op, dtype, redop, output_dtype;
+    uint16_t op, dtype, redop, wire, output_dtype;
     int32_t root;
     uint32_t set;
     double prescale, postscale;

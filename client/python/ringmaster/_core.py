@@ -6,7 +6,7 @@ import pathlib
 from typing import Callable, List, Optional
 
 LIBRARY = "libringmaster.so"
-ABI_VERSION = 4  # RM_ABI_VERSION
+ABI_VERSION = 5  # RM_ABI_VERSION
 
 # enum rm_error of ringmaster.h
 OK, NOT_INITIALIZED, INVALID, MISMATCH, PEER_LOST, NO_MEMORY, IO, TIMEOUT, NOT_FOUND, EXISTS, LEFT = range(0, -11, -1)
@@ -128,6 +128,7 @@ class Collective(ctypes.Structure):
         ("ctx", ctypes.c_void_p),
         ("memory", ctypes.c_int),
         ("stream", ctypes.c_void_p),
+        ("wire", ctypes.c_int),
     ]
 
 

@@ -92,6 +92,7 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: Optional[str] = None,
 ) -> Pending:
     """`allreduce` that returns at once; see `synchronize`. The array must not change until then."""
     array = _array(tensor)
@@ -105,6 +106,7 @@ def allreduce_async(
         postscale=postscale_factor,
         process_set=set_number(process_set),
         keep=(array, out),
+        wire=_submit.which_wire(wire),
     )
     return Pending([handle], lambda _: out)
 
@@ -117,6 +119,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: Optional[str] = None,
 ) -> np.ndarray:
     """Reduces an array over all ranks of a process set; every one gets the same bits.
 
@@ -128,6 +131,8 @@ def allreduce(
         op: Average (default; of integers without the fraction), Sum, Min, Max, Product or Adasum (floating types).
         prescale_factor, postscale_factor: multiplied in before and after (integers: computed in double, without the fraction).
         process_set: whose ranks take part.
+        wire: in which form the data travel between ranks: "plain"; "float16", "bfloat16" or "int8", for sums and averages of float32 in half or
+            a quarter of the bytes; "exact", for those of float16 and bfloat16, rounded only once. None: as the job is set up.
 
     Returns:
         A new array of tensor's shape and dtype.
@@ -137,7 +142,7 @@ def allreduce(
         MismatchError: ranks disagree on what this name is.
         PeerLostError: a rank is gone.
     """
-    return allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set).synchronize()
+    return allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set, wire).synchronize()
 
 
 def grouped_allreduce_async(

@@ -114,6 +114,16 @@ def _abandon(number: int, keep: Any) -> None:
     _abandoned.append((number, keep))
 
 
+WIRES = {None: 0, "plain": 1, "float16": 2, "bfloat16": 3, "int8": 4, "exact": 5}  # enum rm_wire
+
+
+def which_wire(name: Optional[str]) -> int:
+    """The number of a form for the wire; ValueError when there is none of that name."""
+    if name not in WIRES:
+        raise ValueError(f"wire={name!r}: known are {', '.join(str(known) for known in WIRES if known)}, and None for what the job is set up for")
+    return WIRES[name]
+
+
 def submit(
     kind: int,
     name: str,
@@ -128,6 +138,7 @@ def submit(
     keep: Any = None,
     done: Any = None,
     stream: Optional[int] = None,
+    wire: int = 0,
 ) -> Handle:
     """Starts a collective; see rm_submit in ringmaster.h.
 
@@ -141,6 +152,7 @@ def submit(
         splits: of an all-to-all, rows for each rank of the set; None: evenly.
         process_set: its number.
         keep: held until the collective is done; the buffers' owners.
+        wire: enum rm_wire, of a reduction; `which_wire` knows their names.
         done: a `_core.DONE_FN`, called on the library's thread; the caller keeps it alive.
         stream: the buffers lie in GPU memory, and what is in this CUDA stream now comes before; 0 is the default stream.
 
@@ -168,6 +180,7 @@ def submit(
         done=done or _NO_DONE,
         memory=HOST if stream is None else CUDA,
         stream=stream,
+        wire=wire,
     )
     number = ctypes.c_uint64()
     _core.check(_core.library().rm_submit(ctypes.byref(collective), ctypes.byref(number)))
