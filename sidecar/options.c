@@ -85,6 +85,8 @@ static const struct opt_def OPTIONS[] = {
       .help = "memory shared with each client for gathered results" },
     { .flag = "chunk", .env = "RINGMASTER_CHUNK", .def = "256Ki", SIZE(chunk_bytes, 4096, PEER_MAX_DATA),
       .help = "bytes of one piece on the ring" },
+    { .flag = "checksums", .env = "RINGMASTER_CHECKSUMS", BOOL(checksums),
+      .help = "tensor data carry a CRC32C from this rank's memory to the next one's; damage there ends the round as a lost rank does" },
     { .flag = "wire", .env = "RINGMASTER_WIRE", .def = "plain", .type = OPT_ENUM, .at = OPT_AT(struct options, wire, int), .names = WIRES,
       .value = "FORM", .help = "in which form sums travel between ranks: plain; float16, bfloat16, int8 (sums of float32, in half or a quarter "
       "of the bytes); exact (sums of float16 and bfloat16 without rounding on the way). All ranks need the same" },

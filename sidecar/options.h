@@ -15,6 +15,7 @@ struct options {
     const char *job, *job_uid, *role, *members, *coordinator, *address, *dir, *shm_dir, *checkpoint_dir, *key_file, *policy,
         *counters, *control, *ring_memory, *control_ca, *last_word, *install, *library_dir;
     int64_t index, rank, size, attempt, port, checkpoint_keep, peer_timeout_ms, connect_timeout_ms, grace_ms;
+    bool checksums;
     int wire; /* place in the list of its names */
     int64_t arena_bytes, results_bytes, chunk_bytes, stall_warning_ms, stall_shutdown_ms;
     bool tls, probe, die_with_parent, leave_with_launcher, version, log_json;

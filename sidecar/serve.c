@@ -165,7 +165,8 @@ static int make_member(struct server *s, struct error *e)
         .checkpoint_volume = o->checkpoint_dir, .checkpoint_memory = o->shm_dir, .checkpoint_keep = (int32_t)o->checkpoint_keep,
         .arena_bytes = o->arena_bytes, .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
         .ring_memory = o->ring_memory != NULL && o->ring_memory[0] != '\0' ? o->ring_memory : NULL,
-        .chunk_bytes = (int32_t)o->chunk_bytes, .wire = o->wire, .stall_warning_ms = o->stall_warning_ms, .stall_shutdown_ms = o->stall_shutdown_ms,
+        .chunk_bytes = (int32_t)o->chunk_bytes, .wire = o->wire, .checksums = o->checksums,
+        .stall_warning_ms = o->stall_warning_ms, .stall_shutdown_ms = o->stall_shutdown_ms,
         .elastic = o->policy_job->spec.elastic,
     };
 

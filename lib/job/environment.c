@@ -448,6 +448,9 @@ static void put_health(struct scope *s)
         putf(s, "RINGMASTER_STALL_SHUTDOWN", "%ds", s->job->spec.health.stall_shutdown_s);
 }
 
+/* spec.sidecar.wireFormat as the sidecar's option has it. */
+static const char *const WIRES[] = { "plain", "float16", "bfloat16", "int8", "exact" };
+
 cJSON *environment_sidecar(const struct training_job *job, enum job_role role, int32_t index,
                            const struct pod_context *context)
 {
@@ -465,6 +468,10 @@ cJSON *environment_sidecar(const struct training_job *job, enum job_role role, i
     put_int(&s, "RINGMASTER_PORT", job->spec.sidecar.ring_port);
     if (job->spec.sidecar.tls)
         put(&s, "RINGMASTER_TLS", "true");
+    if (job->spec.sidecar.checksums)
+        put(&s, "RINGMASTER_CHECKSUMS", "true");
+    if (job->spec.sidecar.wire > 0)
+        put(&s, "RINGMASTER_WIRE", WIRES[job->spec.sidecar.wire]);
     put_health(&s);
     put(&s, "RINGMASTER_DIR", or_default(context->dir, POD_DIR));
     put(&s, "RINGMASTER_SHM_DIR", or_default(context->shm_dir, POD_SHM_DIR));

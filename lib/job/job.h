@@ -121,7 +121,8 @@ struct job_spec {
     struct {
         int mode;                           /* 0 Auto 1 Native 2 Container 3 None */
         char *image; int32_t ring_port;
-        cJSON *resources; int64_t shm_size_bytes; bool tls;
+        cJSON *resources; int64_t shm_size_bytes; bool tls, checksums;
+        int wire;                           /* 0 Plain 1 Float16 2 BFloat16 3 Int8 4 Exact */
     } sidecar;
     cJSON *volume_claim_policies;
 };

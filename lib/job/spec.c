@@ -17,6 +17,7 @@ static const char *const OOM_NAMES[] = { "Fail", "Restart", "RestartWithMoreMemo
 static const char *const RESTART_NAMES[] = { "Always", "OnFailure", "Never", "ExitCode", NULL };
 static const char *const FRAMEWORK_NAMES[] = { "TensorFlow", "PyTorch", "JAX", "Horovod", "MPI", NULL };
 static const char *const NODE_CHECK_NAMES[] = { "Off", "BeforeStart", "AfterFailure", NULL };
+static const char *const WIRE_NAMES[] = { "Plain", "Float16", "BFloat16", "Int8", "Exact", NULL };
 static const char *const MODE_NAMES[] = { "Auto", "Native", "Container", "None", NULL };
 static const char *const OPERATOR_NAMES[] = { "NotIn", "In", NULL };
 static const char *const ACTION_NAMES[] = {
@@ -104,7 +105,9 @@ static const struct field SPEC[] = {
     ROW_INT32("sidecar.ringPort", job_spec, sidecar.ring_port),
     ROW_TREE("sidecar.resources", job_spec, sidecar.resources),
     ROW_QUANTITY("sidecar.shmSizeLimit", job_spec, sidecar.shm_size_bytes),
+    ROW_BOOL("sidecar.checksums", job_spec, sidecar.checksums),
     ROW_BOOL("sidecar.tls", job_spec, sidecar.tls),
+    ROW_NAME("sidecar.wireFormat", job_spec, sidecar.wire, WIRE_NAMES),
 
     ROW_TREE("volumeClaimPolicies", job_spec, volume_claim_policies),
 };

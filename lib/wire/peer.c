@@ -44,7 +44,7 @@ void peer_frame_encode(const struct peer_frame *f, uint8_t ret_bytes[PEER_HEADER
     put(ret_bytes + AT_FENCE, f->fence, 8);
     put(ret_bytes + AT_OP, f->op, 8);
     put(ret_bytes + AT_CHUNK, f->chunk, 4);
-    put(ret_bytes + AT_RESERVED, f->reserved, 4);
+    put(ret_bytes + AT_RESERVED, f->payload_crc, 4);
     put(ret_bytes + AT_CRC, crc32c(0, ret_bytes, AT_CRC), 4);
 }
 
@@ -68,14 +68,15 @@ int peer_frame_decode(const uint8_t bytes[PEER_HEADER_BYTES], uint32_t max_lengt
         .fence = get(bytes + AT_FENCE, 8),
         .op = get(bytes + AT_OP, 8),
         .chunk = (uint32_t)get(bytes + AT_CHUNK, 4),
-        .reserved = (uint32_t)get(bytes + AT_RESERVED, 4),
+        .payload_crc = (uint32_t)get(bytes + AT_RESERVED, 4),
     };
     if (f.length > max_length)
         return error_set(e, ERROR_LIMIT, "frame of type %u announces %u bytes, at most %u are allowed", f.type, f.length,
                          max_length);
-    if (f.flags != 0 || f.reserved != 0)
-        return error_set(e, ERROR_INVALID, "frame of type %u has flags %04x and reserved %08x, both must be 0", f.type, f.flags,
-                         f.reserved);
+    bool checked = f.type >= PEER_ANNOUNCE && f.flags == PEER_CHECKED;
+    if (!checked && (f.flags != 0 || f.payload_crc != 0))
+        return error_set(e, ERROR_INVALID, "frame of type %u has flags %04x and a checksum of %08x, both must be 0", f.type, f.flags,
+                         f.payload_crc);
     *ret_frame = f;
     return 0;
 }

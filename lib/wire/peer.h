@@ -60,15 +60,16 @@ enum peer_type {
 
 struct peer_frame {
     uint16_t type;      /* enum peer_type */
-    uint16_t flags;     /* 0 */
+    uint16_t flags;     /* ENGINE, DATA and WATCH: 0 or PEER_CHECKED; else 0 */
     uint32_t length;    /* payload bytes */
     uint64_t fence;
     uint64_t op;        /* DATA: sequence number of the operation; else 0 */
     uint32_t chunk;     /* DATA: step << 16 | piece; checked against the schedule */
-    uint32_t reserved;
+    uint32_t payload_crc; /* with PEER_CHECKED: CRC32C of the payload; else 0 */
 };
+#define PEER_CHECKED 1u
 
-/* Header: magic u32, type u16, flags u16, length u32, fence u64, op u64, chunk u32, crc32c of the 36 bytes before u32. */
+/* Header: magic u32, type u16, flags u16, length u32, fence u64, op u64, chunk u32, payload_crc u32, crc32c of the 36 bytes before u32. */
 void peer_frame_encode(const struct peer_frame *f, uint8_t ret_bytes[PEER_HEADER_BYTES]);
 MUST_CHECK int peer_frame_decode(const uint8_t bytes[PEER_HEADER_BYTES], uint32_t max_length, struct peer_frame *ret_frame,
                                  struct error *e);

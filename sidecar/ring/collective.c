@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc.h"
 #include "base/mem.h"
 
 #define BYTES_PER_PUMP (8u << 20) /* then the event loop gets its turn */
@@ -15,6 +16,8 @@ struct lane {
     struct schedule_cursor send, receive;
     uint8_t send_header[PEER_HEADER_BYTES], receive_header[PEER_HEADER_BYTES];
     size_t send_done, receive_have; /* bytes of header and payload of the piece at the cursor */
+    uint32_t receive_crc;           /* of the payload at the cursor, as its header says; with has_crc */
+    bool has_crc;
     uint8_t *scratch;               /* where a piece that is to be combined arrives */
 };
 
@@ -308,7 +311,7 @@ static int bad_frame(struct error *e, const struct peer_frame *f, const struct s
                      piece->run << 16 | piece->piece, bytes);
 }
 
-static int check_header(const struct collective *c, const struct lane *l, const struct schedule_piece *piece, struct error *e)
+static int check_header(const struct collective *c, struct lane *l, const struct schedule_piece *piece, struct error *e)
 {
     struct peer_frame f;
     char mine[PEER_FENCE_TEXT_MAX];
@@ -321,7 +324,22 @@ static int check_header(const struct collective *c, const struct lane *l, const 
     if (f.type != PEER_CHUNK || f.fence != c->plan.fence || f.op != c->plan.sequence ||
         f.chunk != (piece->run << 16 | piece->piece) || f.length != bytes)
         return bad_frame(e, &f, piece, bytes);
+    l->has_crc = f.flags == PEER_CHECKED;
+    l->receive_crc = f.payload_crc;
     return 0;
+}
+
+/* A piece has come whole. */
+static int check_payload(const struct collective *c, const struct lane *l, const struct schedule_piece *piece, const uint8_t *bytes,
+                         struct error *e)
+{
+    size_t length = piece->count * c->element;
+    uint32_t crc = l->has_crc ? crc32c(0, bytes, length) : 0;
+
+    if (!l->has_crc || crc == l->receive_crc)
+        return 0;
+    return error_set(e, ERROR_IO, "%zu bytes of its data arrived damaged (operation %llu, piece %08x): their checksum is %08x, it sent %08x", length,
+                     (unsigned long long)c->plan.sequence, piece->run << 16 | piece->piece, crc, l->receive_crc);
 }
 
 static uint8_t *target_of(const struct collective *c, const struct flow *f, const struct lane *l, const struct schedule_piece *piece)
@@ -404,6 +422,8 @@ static ssize_t receive_some(struct collective *c, struct flow *f, uint32_t lane,
     if (l->receive_have < total)
         return n;
 
+    if (check_payload(c, l, &piece, target_of(c, f, l, &piece), e) < 0)
+        return -1;
     use_piece(c, f, l, &piece);
     l->receive_have -= total; /* of the header behind */
     schedule_step(&l->receive, c->lane_count);
@@ -445,7 +465,9 @@ static ssize_t send_some(struct collective *c, struct flow *f, uint32_t lane, st
                                                  : c->plan.out + (piece.offset - c->out_shift) * c->element;
     if (l->send_done == 0)
         peer_frame_encode(&(struct peer_frame){ .type = PEER_CHUNK, .length = (uint32_t)bytes, .fence = c->plan.fence,
-                                                .op = c->plan.sequence, .chunk = piece.run << 16 | piece.piece }, l->send_header);
+                                                .op = c->plan.sequence, .chunk = piece.run << 16 | piece.piece,
+                                                .flags = c->plan.checksums ? PEER_CHECKED : 0,
+                                                .payload_crc = c->plan.checksums ? crc32c(0, from, bytes) : 0 }, l->send_header);
     if (l->send_done < PEER_HEADER_BYTES)
         parts[count++] = (struct iovec){ l->send_header + l->send_done, PEER_HEADER_BYTES - l->send_done };
     else

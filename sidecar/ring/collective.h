@@ -30,6 +30,7 @@ struct collective_plan {
     int32_t root;                   /* broadcast: position */
     uint64_t fence, sequence;
     uint32_t chunk_bytes;
+    bool checksums;                 /* what this member sends carries a checksum; what it gets is checked wherever it has one */
     int32_t rank, size;             /* this member's position, and how many take part; size > 1 */
     const int32_t *members;         /* ranks of the round by position */
     const uint64_t *block_offset;   /* size + 1 (all-reduce, all-gather, reduce-scatter), 2 (broadcast) */

@@ -66,6 +66,7 @@ struct engine_options {
     int32_t spin_us;                      /* how long to look for more before sleeping; 0: 100, negative: not at all */
     int64_t stall_warning_ms;             /* a collective that some ranks have sent and others not for so long: on_stall; 0: never */
     int64_t stall_shutdown_ms;            /* ... ends the group; 0: never */
+    bool checksums;                       /* of the tensor data that this rank sends */
     enum shm_wire wire;                   /* the job's: in which form sums travel where that goes with their dtype and nothing else is asked
                                            * for; 0: as they are */
     int64_t peer_timeout_ms;              /* a rank that is silent is lost within it; 0: 1 s */

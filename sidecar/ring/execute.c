@@ -124,7 +124,7 @@ static void start(struct engine *g)
 
     const struct signature *s = &run->requests[0]->sig;
     struct collective_plan plan = { .op = s->op, .dtype = s->dtype, .redop = s->redop, .fence = p->fence,
-                                    .sequence = run->list.sequence, .chunk_bytes = w->chunk_bytes,
+                                    .sequence = run->list.sequence, .chunk_bytes = w->chunk_bytes, .checksums = g->options.checksums,
                                     .rank = go_list_place(&run->list, p->rank), .size = run->list.member_count,
                                     .members = run->list.members, .factor = 1.0, .divisor = 1.0 };
     free(w);
@@ -171,6 +171,8 @@ static bool pump(struct engine *g)
         finish(g);
         return true;
     case COLLECTIVE_FAILED:
+        if (e.kind == ERROR_IO) /* damage: whose data it was helps to find out how much of it there was */
+            (void)error_wrap(&e, "\"%.60s\"", g->running.requests[0]->r.name);
         group_lost(g, e.kind == ERROR_GONE ? -1 : rank, e.text);
         return false;
     case COLLECTIVE_RUNNING:

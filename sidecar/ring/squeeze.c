@@ -77,6 +77,7 @@ static void begin(struct squeeze *s, enum phase phase, const struct collective_p
     plan.fence = s->plan.fence;
     plan.sequence = s->plan.sequence;
     plan.chunk_bytes = s->plan.chunk_bytes;
+    plan.checksums = s->plan.checksums;
     plan.rank = s->plan.rank;
     plan.size = s->plan.size;
     plan.members = s->plan.members;

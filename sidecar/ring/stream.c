@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/crc.h"
 #include "base/mem.h"
 
 #define UNSENT_MAX (16u << 20) /* a peer that leaves this much unread is as good as lost */
@@ -46,6 +47,9 @@ int frame_reader_next(struct frame_reader *r, const void *bytes, size_t len, str
     r->handed_out = PEER_HEADER_BYTES + (size_t)f.length;
     *ret_frame = f;
     *ret_payload = (const uint8_t *)r->bytes.text + PEER_HEADER_BYTES;
+    if (f.flags == PEER_CHECKED && crc32c(0, *ret_payload, f.length) != f.payload_crc)
+        return error_set(e, ERROR_INVALID, "a frame of type %u and %u bytes arrived damaged: its checksum is %08x, sent was %08x", f.type,
+                         f.length, crc32c(0, *ret_payload, f.length), f.payload_crc);
     return 1;
 }
 
@@ -107,7 +111,8 @@ void stream_send(struct stream *s, enum peer_type type, const void *bytes, size_
 
     if (s->why.kind != ERROR_NONE)
         return;
-    peer_frame_encode(&(struct peer_frame){ .type = (uint16_t)type, .length = (uint32_t)len, .fence = s->fence }, header);
+    peer_frame_encode(&(struct peer_frame){ .type = (uint16_t)type, .length = (uint32_t)len, .fence = s->fence, .flags = PEER_CHECKED,
+                                            .payload_crc = crc32c(0, bytes, len) }, header);
     buf_add_bytes(&s->unsent, header, sizeof header);
     if (len > 0)
         buf_add_bytes(&s->unsent, bytes, len);

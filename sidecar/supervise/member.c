@@ -633,7 +633,8 @@ static int make_parts(struct member *m, struct error *e)
     const struct member_options *o = &m->options;
     struct engine_options engine = { .key = o->key, .tls = o->tls, .job_uid = o->job_uid, .member = o->name, .arena_bytes = o->arena_bytes,
                                      .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
-                                     .chunk_bytes = o->chunk_bytes, .wire = o->wire > 0 ? (enum shm_wire)(SHM_WIRE_PLAIN + o->wire) : SHM_WIRE_JOB,
+                                     .chunk_bytes = o->chunk_bytes, .checksums = o->checksums,
+                                     .wire = o->wire > 0 ? (enum shm_wire)(SHM_WIRE_PLAIN + o->wire) : SHM_WIRE_JOB,
                                      .memory_dir = o->ring_memory, .stall_warning_ms = o->stall_warning_ms,
                                      .stall_shutdown_ms = o->stall_shutdown_ms, .peer_timeout_ms = o->peer_timeout_ms };
     struct engine_events engine_events = { .on_formed = on_formed, .on_lost = on_ring_lost, .on_stall = on_stall, .ctx = m };

@@ -31,6 +31,7 @@ struct member_options { /* texts are kept */
     int64_t arena_bytes, results_bytes, connect_timeout_ms;
     const char *ring_memory;    /* see engine.h, memory_dir */
     int32_t chunk_bytes;
+    bool checksums;                       /* of tensor data, see engine.h */
     int wire;                             /* sums travel so: 0 as they are, else forms of enum shm_wire behind PLAIN, from 1 on */
     int64_t stall_warning_ms, stall_shutdown_ms; /* see engine.h */
     bool elastic;                         /* the job's: a process may stay for the next round */

@@ -1,6 +1,7 @@
 """Sums that travel between ranks in another form: what they are off by, the same bits on every rank, and what happens when ranks differ."""
 
 import json
+import subprocess
 import textwrap
 
 import pytest
@@ -154,3 +155,65 @@ def test_what_cannot_be_is_refused_in_words(run):
     )
     words = ["sums and averages, of float32", "sums and averages, of float32", "exact of float16 and bfloat16", "known are plain, float16"]
     assert len(shown[0]) == 4 and all(word in row["said"] for word, row in zip(words, shown[0])), shown
+
+
+# A byte that the network changes on the way: what is sent as the Nth piece of at least 4 KiB goes out with one bit turned.
+FLIP = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static int left = 20;
+
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    static ssize_t (*real)(int, const struct msghdr *, int);
+    if (real == NULL)
+        real = (ssize_t (*)(int, const struct msghdr *, int))dlsym(RTLD_NEXT, "sendmsg");
+    size_t last = m->msg_iovlen - 1, bytes = m->msg_iov[last].iov_len;
+    if (bytes < 4096 || left-- != 0)
+        return real(fd, m, flags);
+    struct iovec parts[16];
+    struct msghdr changed = *m;
+    unsigned char *copy = malloc(bytes);
+    memcpy(parts, m->msg_iov, m->msg_iovlen * sizeof *parts);
+    memcpy(copy, parts[last].iov_base, bytes);
+    copy[1234] ^= 4;
+    parts[last].iov_base = copy;
+    changed.msg_iov = parts;
+    ssize_t n = real(fd, &changed, flags);
+    free(copy);
+    return n;
+}
+"""
+
+DAMAGED = """
+    total = np.zeros(1)
+    try:
+        for step in range(100):
+            total = rm.allreduce(np.full(200000, step + 1.0, np.float32), op=rm.Sum, name="gradient")
+            assert (total == (step + 1) * size).all(), "wrong"
+        show(said="", step=step)
+    except rm.PeerLostError as error:
+        show(said=str(error), step=step)
+    except AssertionError as error:
+        show(said=str(error), step=step)
+"""
+
+
+@pytest.mark.parametrize("checksums", ["true", "false"])
+def test_a_byte_that_changes_on_the_way_is_found_and_named(env, run, tmp_path, checksums):
+    (tmp_path / "flip.c").write_text(FLIP)
+    library = tmp_path / "flip.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, tmp_path / "flip.c", "-ldl"], check=True)
+    changed = {"worker-1": {"LD_PRELOAD": str(library)}}
+    shown = run(DAMAGED, 2, extra=changed, RINGMASTER_CHECKSUMS=checksums)
+    said = [rows[0]["said"] for rows in shown]
+    if checksums == "false":
+        assert "wrong" in said, "what the checksum is for"
+    else:
+        assert all("rank 1 (worker-1)" in words and '"allreduce.gradient' in words and "arrived damaged" in words for words in said), said
+    assert len({rows[0]["step"] for rows in shown}) <= 2
+

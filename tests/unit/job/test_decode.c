@@ -142,7 +142,7 @@ static const char FULL[] =
     "  tfConfig: {masterAsChief: false, evaluatorInCluster: true, containerName: tensorflow, port: 3333}\n"
     "  health: {progressTimeoutSeconds: 1800, peerTimeoutMilliseconds: 3000, stallWarningSeconds: 5, stallShutdownSeconds: 90, nodeCheck: AfterFailure, stragglerThresholdPercent: 0}\n"
     "  checkpoint: {enabled: false, path: /ckpt, everySteps: 500, everySeconds: 600, keepLast: 5, onTermination: false, memoryTier: false}\n"
-    "  sidecar: {mode: Container, image: img, ringPort: 7701, resources: {limits: {cpu: 500m}}, shmSizeLimit: 8Gi, tls: true}\n"
+    "  sidecar: {mode: Container, image: img, ringPort: 7701, resources: {limits: {cpu: 500m}}, shmSizeLimit: 8Gi, tls: true, checksums: true, wireFormat: Int8}\n"
     "  volumeClaimPolicies:\n"
     "  - templates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}}]\n";
 
@@ -200,7 +200,7 @@ Test(decode, every_field_arrives)
     cr_expect(!s->checkpoint.enabled && !s->checkpoint.on_termination && !s->checkpoint.memory_tier);
     cr_expect_str_eq(s->checkpoint.path, "/ckpt");
     cr_expect(s->checkpoint.every_steps.value == 500 && s->checkpoint.every_seconds.value == 600 && s->checkpoint.keep_last == 5);
-    cr_expect(s->sidecar.mode == 2 && s->sidecar.ring_port == 7701 && s->sidecar.tls);
+    cr_expect(s->sidecar.mode == 2 && s->sidecar.ring_port == 7701 && s->sidecar.tls && s->sidecar.checksums && s->sidecar.wire == 3);
     cr_expect_str_eq(s->sidecar.image, "img");
     cr_expect_str_eq(json_text(s->sidecar.resources, "limits.cpu", ""), "500m");
     cr_expect_eq(s->sidecar.shm_size_bytes, 8LL << 30);

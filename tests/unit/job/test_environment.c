@@ -115,6 +115,23 @@ Test(environment, the_sidecar_is_told_of_health_and_tls_where_they_are_not_the_d
     }
 }
 
+Test(environment, how_data_travel_is_told_to_the_sidecar)
+{
+    static const struct { int wire; bool checksums; const char *says_wire, *says_checksums; } rows[] = {
+        { 0, false, NULL, NULL }, { 1, false, "float16", NULL }, { 2, true, "bfloat16", "true" }, { 3, false, "int8", NULL }, { 4, true, "exact", "true" },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        auto_job struct training_job *job = fixture_job(1, 0, 2, 0, 0);
+        job->spec.sidecar.wire = rows[i].wire;
+        job->spec.sidecar.checksums = rows[i].checksums;
+        auto_json cJSON *env = environment_sidecar(job, ROLE_WORKER, 1, &ON_CLUSTER);
+        const char *wire = value(env, "RINGMASTER_WIRE"), *checksums = value(env, "RINGMASTER_CHECKSUMS");
+        cr_expect(rows[i].says_wire == NULL ? wire == NULL : wire != NULL && strcmp(wire, rows[i].says_wire) == 0, "row %zu: %s", i, wire);
+        cr_expect((checksums != NULL) == (rows[i].says_checksums != NULL), "row %zu: %s", i, checksums);
+    }
+}
+
 Test(environment, ranks_are_not_told_to_those_outside_the_ring)
 {
     auto_job struct training_job *job = fixture_job(1, 0, 2, 1, 1);

@@ -378,3 +378,71 @@ Test(collective, a_header_that_was_damaged_on_the_way_is_noticed)
     receive_wrong(&w, bytes, sizeof bytes, &e);
     cr_expect(strstr(e.text, "damaged") != NULL, "%s", e.text);
 }
+
+/* Two members whose bytes go through here, a byte at a time, so that one of them can be changed. Position of the end of each socket in pair. */
+static enum collective_state run_with_damage(bool checksums, uint64_t damage_at, struct error *e)
+{
+    auto_free struct world *w = xcalloc(1, sizeof *w);
+    int ends[2], relays[2];
+    uint64_t moved = 0;
+    enum collective_state states[2] = { COLLECTIVE_RUNNING, COLLECTIVE_RUNNING };
+
+    world_open(w, 2, 1);
+    for (int i = 0; i < 2; i++) {
+        int pair[2];
+        cr_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+        ends[i] = pair[0];
+        relays[i] = pair[1];
+        mesh_free(w->meshes[i]);
+        w->meshes[i] = mesh_new(NULL, &(struct mesh_shape){ .rank = i, .size = 2, .lanes = 1 }, NULL);
+        cr_assert(mesh_put(w->meshes[i], 1 - i, 0, ends[i]));
+    }
+    fill(w, 1000);
+    for (int i = 0; i < 2; i++) {
+        struct collective_plan plan = plan_of(w, SHM_OP_ALLREDUCE, i);
+        plan.checksums = checksums;
+        collective_start(w->ranks[i], &plan, w->meshes[i]);
+    }
+    for (int turns = 0; turns < 10000 && (states[0] == COLLECTIVE_RUNNING || states[1] == COLLECTIVE_RUNNING); turns++) {
+        for (int i = 0; i < 2; i++) {
+            uint8_t bytes[4096];
+            int32_t rank = -1;
+            if (states[i] == COLLECTIVE_RUNNING)
+                states[i] = pump(w, i, &rank, e);
+            if (states[i] == COLLECTIVE_FAILED) {
+                cr_expect_eq(rank, 1 - i);
+                turns = 10000;
+                break;
+            }
+            ssize_t n = read(relays[i], bytes, sizeof bytes);
+            if (i == 0 && n > 0 && moved <= damage_at && damage_at < moved + (uint64_t)n)
+                bytes[damage_at - moved] ^= 0x10;
+            moved += i == 0 && n > 0 ? (uint64_t)n : 0;
+            cr_assert(n <= 0 || write(relays[1 - i], bytes, (size_t)n) == n);
+        }
+    }
+    enum collective_state worst = states[0] == COLLECTIVE_FAILED || states[1] == COLLECTIVE_FAILED ? COLLECTIVE_FAILED : states[1];
+    world_close(w);
+    close(relays[0]);
+    close(relays[1]);
+    return worst;
+}
+
+Test(collective, a_changed_byte_is_found_where_checksums_are_on)
+{
+    static const struct { const char *name, *says; bool checksums; uint64_t at; enum collective_state state; } rows[] = {
+        { "none changed", NULL, true, UINT64_MAX, COLLECTIVE_DONE },
+        { "the first of the data", "arrived damaged (operation 1, piece 00000000)", true, PEER_HEADER_BYTES, COLLECTIVE_FAILED },
+        { "the last of a piece", "arrived damaged", true, PEER_HEADER_BYTES + 511, COLLECTIVE_FAILED },
+        { "one of a later piece", "512 bytes of its data arrived damaged (operation 1, piece 00000001)", true, 2 * PEER_HEADER_BYTES + 512 + 99, COLLECTIVE_FAILED },
+        { "one of a header", "header is damaged", true, 9, COLLECTIVE_FAILED },
+        { "without checksums nobody sees it", NULL, false, PEER_HEADER_BYTES, COLLECTIVE_DONE },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct error e = ERROR_INIT;
+        enum collective_state state = run_with_damage(rows[i].checksums, rows[i].at, &e);
+        cr_expect_eq(state, rows[i].state, "case %s: state %d: %s", rows[i].name, state, e.text);
+        cr_expect(rows[i].says == NULL || strstr(e.text, rows[i].says) != NULL, "case %s: %s", rows[i].name, e.text);
+    }
+}

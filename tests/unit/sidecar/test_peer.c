@@ -64,10 +64,19 @@ Test(peer, lengths_and_reserved_fields_are_bounded)
     peer_frame_encode(&(struct peer_frame){ .type = PEER_GO, .length = 101 }, bytes);
     cr_expect(peer_frame_decode(bytes, 100, &back, &e) == -1 && e.kind == ERROR_LIMIT && strstr(e.text, "101") != NULL, "%s", e.text);
     cr_expect(peer_frame_decode(bytes, 101, &back, &e) == 0);
-    peer_frame_encode(&(struct peer_frame){ .type = PEER_GO, .flags = 1 }, bytes);
-    cr_expect(peer_frame_decode(bytes, 100, &back, &e) == -1 && e.kind == ERROR_INVALID);
-    peer_frame_encode(&(struct peer_frame){ .type = PEER_GO, .reserved = 1 }, bytes);
-    cr_expect(peer_frame_decode(bytes, 100, &back, &e) == -1 && e.kind == ERROR_INVALID);
+    static const struct { const char *name; struct peer_frame frame; bool good; } rows[] = {
+        { "an unknown flag", { .type = PEER_GO, .flags = 2 }, false },
+        { "a checksum without its flag", { .type = PEER_CHUNK, .payload_crc = 1 }, false },
+        { "a checksum on a channel that has none", { .type = PEER_JOIN, .flags = PEER_CHECKED }, false },
+        { "checked data", { .type = PEER_CHUNK, .flags = PEER_CHECKED, .payload_crc = 7 }, true },
+        { "a checked list", { .type = PEER_GO, .flags = PEER_CHECKED, .payload_crc = 7 }, true },
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        peer_frame_encode(&rows[i].frame, bytes);
+        int result = peer_frame_decode(bytes, 100, &back, &e);
+        cr_expect_eq(result == 0, rows[i].good, "case %s", rows[i].name);
+        cr_expect(rows[i].good ? back.payload_crc == 7 : e.kind == ERROR_INVALID, "case %s", rows[i].name);
+    }
 }
 
 static struct peer_hello good_hello(void)
