@@ -54,6 +54,8 @@ static const struct opt_def OPTIONS[] = {
       .help = "checkpoints of the job on the volume; empty: memory only" },
     { .flag = "checkpoint-keep", .env = "RINGMASTER_CHECKPOINT_KEEP", .def = "3", INT(checkpoint_keep, 1, 10000),
       .help = "committed checkpoints that are kept" },
+    { .flag = "evidence-dir", .env = "RINGMASTER_EVIDENCE_DIR", TEXT(evidence_dir), .value = "DIR",
+      .help = "what is seen of a job that hangs is written here; evidence beside the checkpoints, or in the shared directory, when it is not given" },
     { .flag = "key-file", .env = "RINGMASTER_KEY_FILE", TEXT(key_file), .value = "FILE",
       .help = "the job's key, 64 hex digits" },
     { .flag = "tls", .env = "RINGMASTER_TLS", BOOL(tls), .help = "encrypt what goes to other sidecars (TLS 1.3); all of a job must agree" },
@@ -227,6 +229,8 @@ int options_check(struct options *o, struct error *e)
     o->socket = xasprintf("%s/sidecar.sock", o->dir);
     if (o->checkpoint_dir != NULL && o->checkpoint_dir[0] == '\0')
         o->checkpoint_dir = NULL;
+    o->evidence = o->evidence_dir != NULL && o->evidence_dir[0] != '\0' ? xstrdup(o->evidence_dir)
+                                                                         : fs_join(o->checkpoint_dir != NULL ? o->checkpoint_dir : o->dir, "evidence");
     if (o->control != NULL && o->control[0] == '\0')
         o->control = NULL;
     if (o->control_ca != NULL && o->control_ca[0] == '\0')
@@ -243,6 +247,7 @@ void options_release(struct options *o)
     free(o->names);
     training_job_free(o->policy_job);
     free(o->socket);
+    free(o->evidence);
     crypto_wipe(o->key, sizeof o->key);
     opt_release(OPTIONS, COUNT(OPTIONS), o);
 }

@@ -13,7 +13,7 @@
 struct options {
     /* as given */
     const char *job, *job_uid, *role, *members, *coordinator, *address, *dir, *shm_dir, *checkpoint_dir, *key_file, *policy,
-        *counters, *control, *ring_memory, *control_ca, *last_word, *install, *library_dir;
+        *counters, *control, *ring_memory, *control_ca, *last_word, *install, *library_dir, *evidence_dir;
     int64_t index, rank, size, attempt, port, checkpoint_keep, peer_timeout_ms, connect_timeout_ms, grace_ms;
     bool checksums;
     int wire; /* place in the list of its names */
@@ -28,7 +28,7 @@ struct options {
     uint8_t key[CRYPTO_KEY_BYTES];
     struct training_job *policy_job;
     struct restart_counters restart_counters;
-    char *socket;
+    char *socket, *evidence;         /* evidence: the directory for it */
 };
 
 /* Reads flags and environment. *ret_help: the user asked for help. */

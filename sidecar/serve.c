@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "job/control.h"
 #include "sidecar/ring/link.h"
+#include "sidecar/supervise/hang.h"
 #include "sidecar/supervise/hub.h"
 #include "sidecar/supervise/member.h"
 #include "wire/local.h"
@@ -167,8 +168,13 @@ static int make_member(struct server *s, struct error *e)
         .ring_memory = o->ring_memory != NULL && o->ring_memory[0] != '\0' ? o->ring_memory : NULL,
         .chunk_bytes = (int32_t)o->chunk_bytes, .wire = o->wire, .checksums = o->checksums,
         .stall_warning_ms = o->stall_warning_ms, .stall_shutdown_ms = o->stall_shutdown_ms,
-        .elastic = o->policy_job->spec.elastic,
+        .elastic = o->policy_job->spec.elastic, .evidence_dir = o->evidence,
     };
+    struct hang_rule rule = hang_rule_of(o->policy_job);
+
+    options.signs_interval_ms = hang_interval_ms(&rule);
+    if (rule.quiet_ms > 0 && options.stall_warning_ms > rule.quiet_ms / 2) /* a hang is known only by its stall */
+        options.stall_warning_ms = rule.quiet_ms / 2;
 
     return member_new(s->loop, &options, &s->member, e);
 }

@@ -162,6 +162,8 @@ void coordinate_view(const struct training_job *job, const struct coordinator_re
     v->round_count = report->round_count;
     v->group_formed = report->formed;
     v->over = report->over;
+    v->suspected = report->suspected;
+    v->handed = report->has_handed ? &report->handed : NULL;
     (void)snprintf(v->stalled, sizeof v->stalled, "%s", report->stalled);
     for (size_t i = 0; i < report->member_count; i++) {
         const struct member_report *m = &report->members[i];

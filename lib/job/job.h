@@ -107,7 +107,8 @@ struct job_spec {
     struct { bool set; enum job_role role; int32_t index; } coordinator;
     struct { bool master_as_chief, evaluator_in_cluster; char *container; int32_t port; } tf_config;
     struct {
-        int64_t progress_timeout_s;
+        struct optional_int progress_timeout_s; /* absent: 1800, and programs that use nothing of ours are not ended */
+        int64_t first_step_timeout_s;
         int node_check; /* 0 Off 1 BeforeStart 2 AfterFailure */
         int32_t straggler_percent, peer_timeout_ms, stall_warning_s, stall_shutdown_s;
     } health;

@@ -65,6 +65,14 @@ static bool rule_names_waiting(const struct pass *p, const struct candidate *c)
     return c->reason[0] != '\0' && restart_rule_matches(p->job, &e);
 }
 
+static const struct failure *told_of_hang(const struct pass *p, const struct slot *s)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+    bool told = c->known && c->attempt == p->before->attempt && c->handed != NULL && c->handed->class == FAILURE_HANG;
+
+    return told && c->handed->role == s->role && c->handed->index == s->index ? c->handed : NULL;
+}
+
 static bool candidate_of(const struct pass *p, const struct slot *s, struct candidate *ret)
 {
     const struct pod_view *pod = s->pod;
@@ -86,6 +94,14 @@ static bool candidate_of(const struct pass *p, const struct slot *s, struct cand
             c.reason = pod->reason;
         *ret = c; /* one that never goes by itself is not waited for, however early it was lost */
         return (were_all_there || pod->node_lost) && pod->phase != POD_SUCCEEDED;
+    }
+    const struct failure *hung = told_of_hang(p, s);
+    if (pod->phase == POD_FAILED && hung != NULL) { /* its exit code is that of a process that was told to leave */
+        c.reason = "Hang";
+        c.message = hung->message;
+        c.time_ms = pod->finished_ms > 0 ? pod->finished_ms : p->now_ms;
+        *ret = c;
+        return true;
     }
     if (pod->phase == POD_FAILED) {
         c.reason = or_reason(pod->reason, pod->has_exit ? "Error" : "PodLost");
@@ -198,6 +214,8 @@ static void record(struct pass *p, const struct candidate *c, const struct failu
         text_set(f.pod_uid, sizeof f.pod_uid, replaced ? c->pod->uid : "");
     }
     f.lost_steps = lost_steps(p);
+    if (d->class == FAILURE_HANG && coordinator->handed != NULL)
+        text_set(f.evidence, sizeof f.evidence, coordinator->handed->evidence);
     failure_set_rank(p->job, &f);
     p->status->roles[c->role].oom_kills += d->class == FAILURE_OOM;
     failure_add(p->status, &f);

@@ -235,6 +235,23 @@ static void describe_lost_pod(struct pass *p, const struct pod_view *pod)
     say_degraded(p, "NodeLost", message);
 }
 
+static void describe_training(struct pass *p)
+{
+    const struct coordinator_view *c = &p->seen->coordinator;
+    bool known = c->known && c->attempt == p->status->attempt;
+    char message[512];
+
+    if (known && c->stalled[0] != '\0') {
+        (void)snprintf(message, sizeof message, "a collective is stalled: %s", c->stalled);
+        say_degraded(p, "CollectiveStalled", message);
+    } else if (known && c->suspected != NULL && c->suspected[0] != '\0') {
+        (void)snprintf(message, sizeof message, "%s; with spec.health.progressTimeoutSeconds it would be started again", c->suspected);
+        say_degraded(p, "NoProgress", message);
+    } else {
+        condition_clear(p->job, p->status, CONDITION_DEGRADED, p->now_ms, "Recovered", "nothing is in the way");
+    }
+}
+
 static void describe_trouble(struct pass *p)
 {
     char message[512], name[80];
@@ -265,12 +282,7 @@ static void describe_trouble(struct pass *p)
         say_degraded(p, pod->reason, message);
         return;
     }
-    if (p->seen->coordinator.known && p->seen->coordinator.attempt == p->status->attempt && p->seen->coordinator.stalled[0] != '\0') {
-        (void)snprintf(message, sizeof message, "a collective is stalled: %s", p->seen->coordinator.stalled);
-        say_degraded(p, "CollectiveStalled", message);
-        return;
-    }
-    condition_clear(p->job, p->status, CONDITION_DEGRADED, p->now_ms, "Recovered", "nothing is in the way");
+    describe_training(p);
 }
 
 /* ---- conditions -------------------------------------------------------------------------------------------------- */

@@ -31,13 +31,12 @@ static void put_number(cJSON *o, const char *key, double value)
         json_put_double(o, key, value);
 }
 
-static cJSON *encode_round(const struct round_view *r)
+static cJSON *encode_failure(const struct failure *f)
 {
-    const struct failure *f = &r->cause;
     cJSON *o = json_object();
 
-    json_put_int(o, "attempt", r->attempt);
-    json_put_int(o, "round", r->round);
+    json_put_int(o, "attempt", f->attempt);
+    json_put_int(o, "round", f->round);
     json_put_text(o, "role", role_name(f->role));
     json_put_int(o, "index", f->index);
     json_put_text(o, "pod", f->pod);
@@ -54,6 +53,16 @@ static cJSON *encode_round(const struct round_view *r)
         json_put_int(o, "lost_steps", f->lost_steps.value);
     if (f->evidence[0] != '\0')
         json_put_text(o, "evidence", f->evidence);
+    return o;
+}
+
+static cJSON *encode_round(const struct round_view *r)
+{
+    struct failure cause = r->cause;
+
+    cause.attempt = r->attempt;
+    cause.round = r->round;
+    cJSON *o = encode_failure(&cause);
     json_put(o, "counters", restart_counters_encode(&r->counters));
     return o;
 }
@@ -115,6 +124,10 @@ char *report_encode(const struct coordinator_report *r)
         json_put_text(o, "stalled", r->stalled);
     if (r->workers > 0)
         json_put_int(o, "workers", r->workers);
+    if (r->suspected[0] != '\0')
+        json_put_text(o, "suspected", r->suspected);
+    if (r->has_handed)
+        json_put(o, "handed", encode_failure(&r->handed));
     if (r->over)
         json_put_bool(o, "over", true);
     if (r->gave_up) {
@@ -141,13 +154,14 @@ char *report_last_word(const struct coordinator_report *r)
 {
     struct coordinator_report brief = *r;
 
-    if (r->round_count == 0 && !r->gave_up)
+    if (r->round_count == 0 && !r->gave_up && !r->has_handed)
         return NULL;
     auto_free struct round_view *rounds = xcalloc(r->round_count + 1, sizeof *rounds);
     memcpy(rounds, r->rounds, r->round_count * sizeof *rounds);
     for (size_t i = 0; i < r->round_count; i++)
         cut_message(rounds[i].cause.message);
     cut_message(brief.give_up_message);
+    cut_message(brief.handed.message);
     brief.members = NULL;
     brief.member_count = 0;
     brief.formed = false; /* of the ring as it was the members would tell */
@@ -165,7 +179,9 @@ bool report_is_ahead(const struct coordinator_report *a, const struct coordinato
         return b == NULL || a->attempt > b->attempt;
     if (a->counters.restarts != b->counters.restarts)
         return a->counters.restarts > b->counters.restarts;
-    return a->round != b->round ? a->round > b->round : a->gave_up && !b->gave_up;
+    if (a->round != b->round)
+        return a->round > b->round;
+    return (a->gave_up && !b->gave_up) || (a->has_handed && !b->has_handed);
 }
 
 /* ---- decode ------------------------------------------------------------------------------------------------------ */
@@ -260,13 +276,12 @@ static void read_counters(struct reader *r, const cJSON *o, struct restart_count
         fail(r, "counters", "counts of restarts");
 }
 
-static void read_round(struct reader *r, const cJSON *o, struct round_view *round)
+static void read_failure(struct reader *r, const cJSON *o, struct failure *f)
 {
     static const char *const classes[] = { "User", "Infrastructure", "Hang", "OOM", "Hardware" };
-    struct failure *f = &round->cause;
 
-    round->attempt = f->attempt = read_int32(r, o, "attempt", 0, 0);
-    round->round = f->round = read_int32(r, o, "round", 0, 0);
+    f->attempt = read_int32(r, o, "attempt", 0, 0);
+    f->round = read_int32(r, o, "round", 0, 0);
     if (!role_parse(json_text(o, "role", ""), &f->role))
         fail(r, "role", "a role");
     f->index = (int32_t)read_int(r, o, "index", 0, 0, JOB_MAX_REPLICAS);
@@ -283,6 +298,13 @@ static void read_round(struct reader *r, const cJSON *o, struct round_view *roun
     f->lost_steps.set = json_at(o, "lost_steps") != NULL;
     f->lost_steps.value = read_int(r, o, "lost_steps", 0, 0, INT64_MAX - 1);
     read_words(r, o, "evidence", f->evidence, sizeof f->evidence);
+}
+
+static void read_round(struct reader *r, const cJSON *o, struct round_view *round)
+{
+    read_failure(r, o, &round->cause);
+    round->attempt = round->cause.attempt;
+    round->round = round->cause.round;
     read_counters(r, o, &round->counters);
 }
 
@@ -326,6 +348,10 @@ static void read_state(struct reader *r, const cJSON *o, struct coordinator_repo
     report->resume_step = read_int(r, o, "resume_step", -1, -1, INT64_MAX - 1);
     read_words(r, o, "stalled", report->stalled, sizeof report->stalled);
     report->workers = (int32_t)read_int(r, o, "workers", 0, 0, REPORT_MAX_MEMBERS);
+    read_words(r, o, "suspected", report->suspected, sizeof report->suspected);
+    report->has_handed = json_at(o, "handed") != NULL;
+    if (report->has_handed)
+        read_failure(r, json_at(o, "handed"), &report->handed);
     report->over = read_bool(r, o, "over");
     report->gave_up = read_bool(r, o, "gave_up");
     read_name(r, o, "give_up_reason", report->give_up_reason, sizeof report->give_up_reason);

@@ -45,6 +45,8 @@ struct coordinator_report {
     int64_t resume_step;                                              /* of this round; -1 = from scratch */
     char stalled[REPORT_STALLED_MAX]; /* a collective that waits too long, for which ranks; "" = none */
     int32_t workers;              /* that the ring has, or is to have when its members come to it; 0 = not told */
+    char suspected[256];          /* a rank that stands still, of a program that is not ended for it; "" = none */
+    bool has_handed; struct failure handed; /* why a pod ends that the coordinator has told to: its exit code does not say that it hung */
     bool over;                    /* every rank is done and released: no round will end any more */
     bool gave_up; char give_up_reason[64]; char give_up_message[256];
     int64_t sent_ms;

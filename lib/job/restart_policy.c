@@ -13,6 +13,7 @@
 
 #define POLICY_MAX_BYTES (256u << 10)
 #define POLICY_MAX_LIST 255
+#define FIRST_STEP_TIMEOUT_S 1800 /* the schema's default */
 
 static const char *const POLICIES[] = { "Always", "OnFailure", "Never", "ExitCode", NULL };
 static const char *const STRATEGIES[] = { "InPlace", "RecreateFailed", "RecreatePods", NULL };
@@ -112,6 +113,10 @@ char *restart_policy_encode(const struct training_job *job)
     json_put_bool(o, "enableDynamicWorker", job->spec.enable_dynamic_worker);
     if (job->spec.elastic)
         json_put_bool(o, "elastic", true);
+    if (job->spec.health.progress_timeout_s.set)
+        json_put_int(o, "progressTimeoutSeconds", job->spec.health.progress_timeout_s.value);
+    if (job->spec.health.first_step_timeout_s != 0 && job->spec.health.first_step_timeout_s != FIRST_STEP_TIMEOUT_S)
+        json_put_int(o, "firstStepTimeoutSeconds", job->spec.health.first_step_timeout_s);
     json_put_text(o, "containerName", job->spec.tf_config.container);
     for (enum job_role r = 0; r < ROLE_COUNT; r++) {
         if (job->spec.roles[r].present)
@@ -281,6 +286,8 @@ static int read_limits(const cJSON *o, struct job_spec *spec, struct error *e)
         read_optional(o, "maxDisruptions", &failure->max_disruptions, e) < 0 ||
         read_int(o, "restartWindowSeconds", 0, 0, INT32_MAX, &failure->restart_window_s, e) < 0 ||
         read_int(o, "backoffBaseSeconds", 1, 0, INT32_MAX, &failure->backoff_base_s, e) < 0 ||
+        read_optional(o, "progressTimeoutSeconds", &spec->health.progress_timeout_s, e) < 0 ||
+        read_int(o, "firstStepTimeoutSeconds", FIRST_STEP_TIMEOUT_S, 0, INT32_MAX, &spec->health.first_step_timeout_s, e) < 0 ||
         read_int(o, "backoffMaxSeconds", 300, 0, INT32_MAX, &failure->backoff_max_s, e) < 0 ||
         read_enum(o, "restartStrategy", STRATEGIES, "InPlace", &strategy, e) < 0 ||
         read_enum(o, "oomPolicy", OOM_ACTIONS, "Restart", &oom, e) < 0 ||

@@ -85,7 +85,8 @@ static const struct field SPEC[] = {
     ROW_TEXT("tfConfig.containerName", job_spec, tf_config.container),
     ROW_INT32("tfConfig.port", job_spec, tf_config.port),
 
-    ROW_INT64("health.progressTimeoutSeconds", job_spec, health.progress_timeout_s),
+    ROW_OPTIONAL("health.progressTimeoutSeconds", job_spec, health.progress_timeout_s),
+    ROW_INT64("health.firstStepTimeoutSeconds", job_spec, health.first_step_timeout_s),
     ROW_INT32("health.peerTimeoutMilliseconds", job_spec, health.peer_timeout_ms),
     ROW_INT32("health.stallWarningSeconds", job_spec, health.stall_warning_s),
     ROW_INT32("health.stallShutdownSeconds", job_spec, health.stall_shutdown_s),

@@ -26,10 +26,13 @@ enum local_type {
     LOCAL_STARTED = 2,         /* struct local_started: the process runs */
     LOCAL_EXITED = 3,          /* struct local_exited: reaped; its whole process group is gone too */
     LOCAL_SIGNALLED = 4,       /* struct local_signalled: the launcher got SIGTERM (preemption, deletion) */
+    LOCAL_SIGNS = 5,           /* struct local_signs: answer to LOCAL_LOOK */
+    LOCAL_STACKS = 6,          /* u32 number, then text: answer to LOCAL_LOOK */
     /* sidecar → launcher */
     LOCAL_START = 16,          /* u64 fence, then environment overrides "K=V\0K=V\0" */
     LOCAL_STOP = 17,           /* struct local_stop: end the process group, then report EXITED */
     LOCAL_LEAVE = 18,          /* struct local_leave: exit now with the code of the last process (the pod ends) */
+    LOCAL_LOOK = 19,           /* struct local_look: what do the processes do? */
 
     /* client → sidecar */
     LOCAL_CLIENT_HELLO = 32,   /* struct local_client_hello */
@@ -84,6 +87,19 @@ struct local_exited {
 struct local_signalled { uint32_t signal_number; uint32_t reserved; };
 struct local_stop { uint64_t fence; uint32_t grace_ms; uint32_t reserved; }; /* SIGTERM, after grace SIGKILL to all descendants */
 struct local_leave { int32_t exit_code; uint32_t reserved; };               /* -1: the last process's own code */
+enum local_look_what { LOCAL_LOOK_SIGNS = 1 /* cheap */, LOCAL_LOOK_STACKS = 2 /* of all threads, Python's and the kernel's; takes a moment */ };
+struct local_look { uint32_t what, number; };
+struct local_signs {         /* of the process and all below it */
+    uint32_t number;         /* as asked */
+    uint32_t traced;         /* 1: a debugger holds one of them */
+    uint64_t cpu_ms;         /* used so far; what has ended and was waited for is in it */
+    uint64_t written_bytes;  /* to stderr, as far as it passes through the launcher */
+};
+/* A Python process that uses the package `ringmaster` writes the stacks of its threads into a memory file of this name when it gets this
+ * signal (faulthandler). The launcher sends it to processes alone that catch it and hold such a file. */
+#define LOCAL_STACKS_SIGNAL 50
+#define LOCAL_STACKS_FILE "ringmaster-stacks"
+#define LOCAL_STACKS_MAX (512u << 10)
 
 struct local_client_hello {
     uint32_t magic, version;

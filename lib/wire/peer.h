@@ -42,8 +42,10 @@ enum peer_type {
     PEER_FENCED = 1,          /* either way, then close: your fence is old; payload u64: mine */
     /* CONTROL, member → coordinator (JSON) */
     PEER_JOIN = 16, PEER_BEAT = 17, PEER_TRAINER = 18, PEER_RING = 19, PEER_PROGRESS = 20, PEER_CHECKPOINT = 21,
+    PEER_DUMPED = 22,
     /* CONTROL, coordinator → member (JSON) */
     PEER_FORM = 32, PEER_START = 33, PEER_ABORT = 34, PEER_RELEASE = 35, PEER_LEAVE = 36, PEER_COMMAND = 37, PEER_HOSTS = 38,
+    PEER_DUMP = 39,
     /* ENGINE (binary, sidecar/ring/negotiate.h) */
     PEER_ANNOUNCE = 64, PEER_GO = 65, PEER_OP_ERROR = 66,
     PEER_LEFT = 68,           /* member → rank 0: its training process has ended well, or is there again */

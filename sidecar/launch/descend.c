@@ -79,12 +79,13 @@ static void add_process(struct tree *t, const char *name)
     t->count++;
 }
 
-size_t descend_kill(int signal_number)
+size_t descend_list(pid_t **ret_pids)
 {
     struct tree t = { .pids = NULL };
-    size_t signalled = 0;
+    size_t count = 0;
     DIR *dir = opendir("/proc");
 
+    *ret_pids = NULL;
     if (dir == NULL)
         return 0;
     for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
@@ -96,11 +97,21 @@ size_t descend_kill(int signal_number)
     auto_free bool *below = xcalloc(t.count + 1, sizeof *below);
     descend_mark(getpid(), t.pids, t.parents, below, t.count);
     for (size_t i = 0; i < t.count; i++) {
-        if (below[i] && kill(t.pids[i], signal_number) == 0)
-            signalled++;
+        if (below[i])
+            t.pids[count++] = t.pids[i];
     }
-    free(t.pids);
     free(t.parents);
+    *ret_pids = t.pids;
+    return count;
+}
+
+size_t descend_kill(int signal_number)
+{
+    auto_free pid_t *pids = NULL;
+    size_t count = descend_list(&pids), signalled = 0;
+
+    for (size_t i = 0; i < count; i++)
+        signalled += kill(pids[i], signal_number) == 0;
     return signalled;
 }
 

@@ -16,6 +16,9 @@
  * until descend_reap says that none is left. Returns how many were signalled. */
 size_t descend_kill(int signal_number);
 
+/* All descendants that /proc shows now. *ret_pids is owned by the caller. */
+size_t descend_list(pid_t **ret_pids);
+
 /* Called for every child that ended, orphans that were adopted included. */
 typedef void descend_reaped_fn(void *ctx, pid_t pid, int wait_status);
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/ipc.h"
 #include "base/log.h"
@@ -15,6 +16,7 @@
 #include "base/mem.h"
 #include "sidecar/launch/descend.h"
 #include "sidecar/launch/guard.h"
+#include "sidecar/launch/look.h"
 #include "sidecar/launch/oom.h"
 #include "sidecar/launch/spawn.h"
 #include "sidecar/launch/tail.h"
@@ -38,6 +40,7 @@ struct launcher {
     struct loop *loop;
     struct ipc *sidecar; /* NULL: not connected */
     struct tail *tail;   /* NULL: there is no sidecar to tell */
+    struct look *look;
     struct loop_timer *reconnect, *grace, *clear;
     int64_t reconnect_ms, clear_ms;
 
@@ -223,6 +226,29 @@ static void on_leave(struct launcher *l, const struct local_leave *word)
         kill_all(l);
 }
 
+static void on_stacks(void *ctx, uint32_t number, const char *text, size_t len)
+{
+    struct launcher *l = ctx;
+    auto_buf struct buf b = BUF_INIT(LOCAL_STACKS_MAX + sizeof number);
+
+    buf_add_bytes(&b, &number, sizeof number);
+    buf_add_bytes(&b, text, len);
+    tell(l, LOCAL_STACKS, b.text, b.len);
+}
+
+static void on_look(struct launcher *l, const struct local_look *look)
+{
+    struct local_signs signs = { .number = look->number };
+
+    if (look->what == LOCAL_LOOK_STACKS) {
+        look_stacks(l->look, look->number);
+        return;
+    }
+    look_signs(&signs);
+    signs.written_bytes = l->tail != NULL ? tail_bytes(l->tail) : 0;
+    tell(l, LOCAL_SIGNS, &signs, sizeof signs);
+}
+
 static void handle(struct launcher *l, const struct ipc_message *m)
 {
     if (m->type == LOCAL_START) {
@@ -235,6 +261,10 @@ static void handle(struct launcher *l, const struct ipc_message *m)
         struct local_leave word;
         memcpy(&word, m->bytes, sizeof word);
         on_leave(l, &word);
+    } else if (m->type == LOCAL_LOOK && m->len >= sizeof(struct local_look)) {
+        struct local_look look;
+        memcpy(&look, m->bytes, sizeof look);
+        on_look(l, &look);
     } else if (m->type == LOCAL_REFUSED) {
         log_error("the sidecar refused this launcher",
                   KV("why", m->len > sizeof(uint32_t) ? (const char *)m->bytes + sizeof(uint32_t) : ""));
@@ -337,6 +367,7 @@ static void release(struct launcher *l)
     if (l->tail != NULL)
         tail_flush(l->tail, FLUSH_LIMIT_MS);
     tail_free(l->tail);
+    look_free(l->look);
     ipc_free(l->sidecar);
     loop_timer_free(l->reconnect);
     loop_timer_free(l->grace);
@@ -354,6 +385,7 @@ int launcher_run(const struct launcher_options *options, int *ret_code, struct e
     l.reconnect = loop_timer_new(l.loop, options->no_sidecar ? start_alone : connect_sidecar, &l);
     l.grace = loop_timer_new(l.loop, kill_all, &l);
     l.clear = loop_timer_new(l.loop, clear_descendants, &l);
+    l.look = look_new(l.loop, on_stacks, &l);
     l.tail = options->no_sidecar ? NULL : tail_new(l.loop);
     int result = watch_signals(&l, e);
     loop_timer_at(l.reconnect, 0);

@@ -30,12 +30,14 @@ struct tail {
     char kept[KEPT_BYTES];
     size_t kept_len;
     bool cut;
+    uint64_t bytes;
 };
 
 static void keep(struct tail *t, const char *bytes, size_t len)
 {
     size_t room = KEPT_BYTES - t->kept_len;
 
+    t->bytes += len;
     if (len > room) {
         size_t drop = len - room < t->kept_len ? len - room : t->kept_len;
         memmove(t->kept, t->kept + drop, t->kept_len - drop);
@@ -215,6 +217,11 @@ void tail_end(struct tail *t)
 void tail_text(const struct tail *t, char *ret_text, size_t size)
 {
     text_tail(t->kept, t->kept_len, t->cut, ret_text, size);
+}
+
+uint64_t tail_bytes(const struct tail *t)
+{
+    return t->bytes;
 }
 
 void tail_flush(struct tail *t, int limit_ms)

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/loop.h"
 
@@ -26,6 +27,7 @@ void tail_started(struct tail *t); /* it has its ends, or could not be started *
 void tail_end(struct tail *t);
 /* The last whole lines that fit, as plain text; "" when it wrote nothing or had a terminal. */
 void tail_text(const struct tail *t, char *ret_text, size_t size);
+uint64_t tail_bytes(const struct tail *t); /* of all processes so far */
 void tail_flush(struct tail *t, int limit_ms); /* hands on what is left, for a launcher that leaves; blocks */
 void tail_free(struct tail *t);                /* NULL is fine */
 

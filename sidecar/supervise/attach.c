@@ -343,6 +343,8 @@ static size_t least_size(enum guest_kind kind, uint16_t type)
         { LOCAL_STARTED, GUEST_LAUNCHER, sizeof(struct local_started) },
         { LOCAL_EXITED, GUEST_LAUNCHER, sizeof(struct local_exited) },
         { LOCAL_SIGNALLED, GUEST_LAUNCHER, sizeof(struct local_signalled) },
+        { LOCAL_SIGNS, GUEST_LAUNCHER, sizeof(struct local_signs) },
+        { LOCAL_STACKS, GUEST_LAUNCHER, sizeof(uint32_t) },
         { LOCAL_REPORT, GUEST_CLIENT, 1 },
         { LOCAL_SLOTS, GUEST_CLIENT, sizeof(struct local_slots) },
         { LOCAL_STAGED, GUEST_CLIENT, sizeof(struct local_staged) },
@@ -371,13 +373,27 @@ static void hear_clients(struct attach *a)
     }
 }
 
+static void launcher_looked(const struct attach_events *events, const struct ipc_message *m)
+{
+    struct local_signs signs = { .number = 0 };
+
+    memcpy(&signs, m->bytes, m->type == LOCAL_SIGNS ? sizeof signs : sizeof signs.number);
+    if (m->type == LOCAL_SIGNS && events->signs != NULL)
+        events->signs(events->ctx, &signs);
+    else if (m->type == LOCAL_STACKS && events->stacks != NULL)
+        events->stacks(events->ctx, (const char *)m->bytes + sizeof signs.number, m->len - sizeof signs.number);
+}
+
 static void launcher_message(struct guest *g, const struct ipc_message *m)
 {
     struct local_started started;
     struct local_exited exited;
     struct trainer_event event = { .kind = TRAINER_SIGNALLED };
 
-    if (m->type == LOCAL_STARTED) {
+    if (m->type == LOCAL_SIGNS || m->type == LOCAL_STACKS) {
+        launcher_looked(&g->attach->events, m);
+        return;
+    } else if (m->type == LOCAL_STARTED) {
         memcpy(&started, m->bytes, sizeof started);
         event = (struct trainer_event){ .kind = TRAINER_STARTED, .started = &started };
     } else if (m->type == LOCAL_EXITED) {
@@ -588,6 +604,15 @@ void attach_hosts(struct attach *a, uint32_t bits)
         if (g->kind == GUEST_CLIENT && g->fence == a->fence)
             say_hosts(g);
     }
+}
+
+bool attach_look(struct attach *a, uint32_t what)
+{
+    struct local_look look = { .what = what };
+
+    if (a->launcher != NULL)
+        say(a->launcher, LOCAL_LOOK, &look, sizeof look, NULL, 0);
+    return a->launcher != NULL;
 }
 
 void attach_committed(struct attach *a, int64_t step)

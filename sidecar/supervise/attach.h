@@ -18,6 +18,8 @@ struct attach;
 
 struct attach_events {
     void (*launcher)(void *ctx, const struct trainer_event *event); /* HELLO, GONE, STARTED, EXITED or SIGNALLED */
+    void (*signs)(void *ctx, const struct local_signs *signs);       /* answers to attach_look; may be NULL */
+    void (*stacks)(void *ctx, const char *text, size_t len);         /* may be NULL */
     void (*report)(void *ctx, const char *text, size_t len, struct error *e, bool *ret_taken); /* false: e is told to the client */
     void (*listens)(void *ctx);                                     /* a client's program goes into another round when asked. May be NULL */
     void (*clients)(void *ctx, size_t attached, const char *framework); /* their number changed */
@@ -56,6 +58,8 @@ void attach_leave(struct attach *a, int32_t code);
 
 /* Asks the programs of this session to come to another round: bits of wire/local.h. Clients that attach later hear it, too. */
 void attach_hosts(struct attach *a, uint32_t bits);
+bool attach_look(struct attach *a, uint32_t what /* enum local_look_what */); /* false: no launcher is there to ask */
+
 void attach_committed(struct attach *a, int64_t step); /* tells the clients; answers flushes */
 void attach_ready(struct attach *a);                   /* the checkpoint engine is not busy any more */
 void attach_save(struct attach *a);                    /* asks the clients for a checkpoint */

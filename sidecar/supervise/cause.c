@@ -74,6 +74,7 @@ void cause_event(const struct coordinator *c, const struct cause *cause, struct 
     static const char *const reasons[] = {
         [CAUSE_NONE] = "", [CAUSE_EXIT] = "Error", [CAUSE_LAUNCHER_LOST] = "LauncherLost",
         [CAUSE_MEMBER_LOST] = "SidecarLost", [CAUSE_RING_LOST] = "RingLost",
+        [CAUSE_HANG] = "Hang",
     };
     const struct coordinator_member *m = &c->members[cause->member];
     const struct trainer_view *t = &m->trainer;
@@ -123,6 +124,8 @@ void cause_failure(const struct coordinator *c, const struct cause *cause, const
     (void)snprintf(f.container, sizeof f.container, "%s", event.has_exit ? job_main_container(c->policy, m->role) : "");
     (void)snprintf(f.reason, sizeof f.reason, "%s", event.reason);
     (void)snprintf(f.message, sizeof f.message, "%s", text);
+    if (cause->kind == CAUSE_HANG)
+        (void)snprintf(f.evidence, sizeof f.evidence, "%s", c->evidence);
     f.rank.set = m->rank >= 0;
     f.rank.value = m->rank >= 0 ? m->rank : 0;
     *ret_failure = f;

@@ -147,6 +147,7 @@ static bool adopt(struct step *s)
         return false;
     c->fence = fence;
     step_enter(s, COORDINATOR_RUN, 0);
+    vigil_begin(s);
     for (int32_t i = 0; i < c->count; i++) {
         struct coordinator_member *m = &c->members[i];
         if (!is_needed(m))
@@ -279,6 +280,7 @@ static void try_run(struct step *s)
     c->formed_wall_ms = s->now->wall_ms;
     c->cause = (struct cause){ .kind = CAUSE_NONE };
     step_enter(s, COORDINATOR_RUN, 0);
+    vigil_begin(s);
     (void)step_emit(s, OUTPUT_START, -1);
 }
 
@@ -315,6 +317,7 @@ static void join_running(struct step *s, int32_t member)
     (void)step_emit(s, OUTPUT_FORM, member);
     if (m->trainer.state == PROCESS_WAITING || (m->start_wanted && step_is_ready(m))) {
         m->start_wanted = false;
+        vigil_started(s, member);
         (void)step_emit(s, OUTPUT_START, member);
     } else if (m->trainer.state == PROCESS_FAILED && m->trainer.fence == c->fence && m->restart_at_ms == 0) {
         struct cause cause = verdict_exit_cause(s, member);
@@ -449,6 +452,14 @@ static void check_done(struct step *s, int32_t member)
     step_enter(s, COORDINATOR_OVER, 0);
 }
 
+/* A process of a job whose members run independently; others are not touched. */
+static void start_again(struct step *s, int32_t member)
+{
+    s->c->members[member].start_wanted = false;
+    vigil_started(s, member);
+    (void)step_emit(s, OUTPUT_START, member);
+}
+
 static void on_trainer(struct step *s, const struct coordinator_event *ev)
 {
     struct coordinator *c = s->c;
@@ -469,6 +480,10 @@ static void on_trainer(struct step *s, const struct coordinator_event *ev)
     }
     if ((c->phase != COORDINATOR_RUN && c->phase != COORDINATOR_SETTLE) || m->trainer.fence != c->fence || !is_needed(m))
         return;
+    if (c->phase == COORDINATOR_RUN && m->start_wanted && step_is_ready(m) && m->trainer.stopped) {
+        start_again(s, ev->member);
+        return;
+    }
     bool failed = m->trainer.state == PROCESS_FAILED || (m->trainer.state == PROCESS_LOST && trainer_is_active(&before));
     if (failed) {
         struct cause cause = verdict_exit_cause(s, ev->member);
@@ -563,6 +578,7 @@ static void on_tick(struct step *s)
     if (s->now->mono_ms >= c->gather_from_ms)
         c->gather_from_ms = 0;
     try_gather(s);
+    vigil_tick(s);
     for (int32_t i = 0; i < c->count; i++) {
         struct coordinator_member *m = &c->members[i];
         if (m->restart_at_ms == 0 || s->now->mono_ms < m->restart_at_ms)
@@ -570,7 +586,7 @@ static void on_tick(struct step *s)
         m->restart_at_ms = 0;
         m->start_wanted = c->phase == COORDINATOR_RUN && !step_is_ready(m); /* then when it joins again */
         if (c->phase == COORDINATOR_RUN && step_is_ready(m))
-            (void)step_emit(s, OUTPUT_START, i);
+            start_again(s, i);
     }
 }
 
@@ -595,6 +611,7 @@ void coordinator_step(struct coordinator *c, const struct coordinator_event *eve
         break;
     case EVENT_PROGRESS:
         c->members[event->member].progress = *event->progress;
+        vigil_note(&s, event->member);
         break;
     case EVENT_CLAIMED:
         on_claimed(&s, event);
@@ -603,13 +620,18 @@ void coordinator_step(struct coordinator *c, const struct coordinator_event *eve
         c->progressed |= event->step > c->committed_step;
         c->committed_step = event->step;
         c->committed_wall_ms = now->wall_ms;
+        vigil_committed(&s);
         (void)snprintf(c->committed_uri, sizeof c->committed_uri, "%s", event->text);
         (void)step_emit(&s, OUTPUT_REPORT, -1);
         break;
     case EVENT_STALLED:
         if (c->phase == COORDINATOR_RUN || event->text[0] == '\0')
             (void)snprintf(c->stalled, sizeof c->stalled, "%s", event->text);
+        c->lacking = c->stalled[0] != '\0' ? event->member : -1;
         (void)step_emit(&s, OUTPUT_REPORT, -1);
+        break;
+    case EVENT_DUMPED:
+        vigil_dumped(&s, event->member);
         break;
     case EVENT_COMMAND:
         on_command(&s, event);

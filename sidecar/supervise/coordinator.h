@@ -8,6 +8,8 @@
 #ifndef SUPERVISE_COORDINATOR_H
 #define SUPERVISE_COORDINATOR_H
 
+#include "base/buf.h"
+#include "sidecar/supervise/hang.h"
 #include "sidecar/supervise/message.h"
 
 #define SETTLE_DIRECT_MS 30     /* after an end that explains itself: others that ended at the same moment may have been first */
@@ -41,11 +43,13 @@ struct coordinator_member {
     cJSON *holdings;
     struct trainer_view trainer;
     struct progress_view progress;
+    struct hang_signs signs;
+    bool dumping;                     /* it was asked to write down what its process does, and has not yet */
     int64_t restart_at_ms;            /* alone; 0 = not wanted */
     bool start_wanted;                /* its time had come while it was not there */
 };
 
-enum cause_kind { CAUSE_NONE, CAUSE_EXIT, CAUSE_LAUNCHER_LOST, CAUSE_MEMBER_LOST, CAUSE_RING_LOST };
+enum cause_kind { CAUSE_NONE, CAUSE_EXIT, CAUSE_LAUNCHER_LOST, CAUSE_MEMBER_LOST, CAUSE_RING_LOST, CAUSE_HANG };
 
 struct cause {
     enum cause_kind kind;
@@ -55,6 +59,8 @@ struct cause {
     int64_t at_ms;
     char text[256];
 };
+
+struct dump { int32_t member; /* that hangs; -1 = none is under way */ int64_t until_ms; char name[64]; struct cause cause; };
 
 struct coordinator {
     const struct training_job *policy; /* kept */
@@ -82,6 +88,14 @@ struct coordinator {
     struct checkpoint_restore restore;
     bool self_test_ok; double form_seconds; int64_t formed_wall_ms;
     int64_t committed_step, committed_wall_ms; char committed_uri[512];
+    struct hang_rule hang_rule;
+    int32_t lacking;                  /* the rank that the stalled collective waits for; -1 = none */
+    int64_t looked_ms, look_at_ms;    /* for signs of training; 0 = never */
+    struct dump dump;
+    char suspected[256];               /* a standstill that does not end the round; "" = none */
+    char evidence_dir[192];           /* where members write what their processes do; "" = nowhere */
+    char evidence[256];               /* the newest of it */
+    bool has_handed; struct failure handed; /* why a pod that ends is ended: its exit code does not say that it hung */
     char stalled[REPORT_STALLED_MAX]; /* of the round that runs; "" = nothing is */
     int64_t wall_ms;                  /* of the newest event */
     bool progressed;                  /* a step was committed since the last failure */
@@ -89,7 +103,8 @@ struct coordinator {
 };
 
 enum coordinator_event_kind {
-    EVENT_JOIN, EVENT_LOST, EVENT_TRAINER, EVENT_RING, EVENT_PROGRESS, EVENT_CLAIMED, EVENT_COMMITTED, EVENT_STALLED, EVENT_COMMAND, EVENT_TICK,
+    EVENT_JOIN, EVENT_LOST, EVENT_TRAINER, EVENT_RING, EVENT_PROGRESS, EVENT_CLAIMED, EVENT_COMMITTED, EVENT_STALLED, EVENT_DUMPED,
+    EVENT_COMMAND, EVENT_TICK,
 };
 
 struct coordinator_event {
@@ -99,7 +114,7 @@ struct coordinator_event {
     const struct trainer_view *trainer;
     const struct ring_view *ring;
     const struct progress_view *progress;
-    const char *text;                 /* LOST: why; COMMITTED: uri; STALLED: what waits for whom, "": nothing any more */
+    const char *text;                 /* LOST: why; COMMITTED: uri; STALLED: what waits for `member` (a rank, -1: unknown), "": nothing any more */
     int64_t step;                     /* COMMITTED */
     const struct checkpoint_restore *restore; /* CLAIMED */
     const struct error *why;          /* CLAIMED: NULL = well */
@@ -115,6 +130,7 @@ enum coordinator_output_kind {
     OUTPUT_FORM,     /* to one member (alone), or to all (member -1) */
     OUTPUT_START, OUTPUT_ABORT, OUTPUT_RELEASE, OUTPUT_LEAVE, OUTPUT_COMMAND, /* to one member, or to all */
     OUTPUT_HOSTS,    /* to all of the ring: the programs are to come to another round */
+    OUTPUT_DUMP,     /* to one member: write down what your process does, in a directory named by `text` */
     OUTPUT_HISTORY,  /* to all: it has changed outside a forming */
     OUTPUT_REPORT,   /* something of weight changed: report at once */
 };
@@ -127,7 +143,7 @@ struct coordinator_output {
     bool stay;           /* ABORT: another round follows, and processes that can may go on in it */
     enum report_command command;
     uint32_t hosts;      /* HOSTS: bits of wire/local.h */
-    char text[256];      /* ABORT: why, for the people who read the trainers' errors */
+    char text[256];      /* ABORT: why, for the people who read the trainers' errors; DUMP */
 };
 
 struct coordinator_outputs { struct coordinator_output *items; size_t count, cap; };
@@ -147,6 +163,9 @@ void outputs_release(struct coordinator_outputs *o);
 
 /* The whole state as the reconciler reads it. Its lists are owned by the caller (report_release). */
 void coordinator_report(const struct coordinator *c, const struct coordinator_now *now, struct coordinator_report *ret);
+
+/* Who waits for whom: a table for a person, while a dump is under way. */
+void coordinator_describe_ring(const struct coordinator *c, const struct coordinator_now *now, struct buf *out);
 
 /* "worker-3" → role and index. */
 bool member_parse(const char *name, enum job_role *ret_role, int32_t *ret_index);

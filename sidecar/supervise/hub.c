@@ -12,6 +12,7 @@
 #include "sidecar/supervise/channel.h"
 #include "sidecar/supervise/control.h"
 #include "sidecar/supervise/coordinator.h"
+#include "sidecar/supervise/evidence.h"
 #include "sidecar/supervise/trainer.h"
 
 struct guest { /* the connection of one member */
@@ -31,6 +32,7 @@ struct hub {
     int64_t peer_timeout_ms;
     struct control *control; /* NULL: nobody wants reports */
     const char *last_word;   /* NULL: nobody reads it */
+    char dumped[64];         /* name of the newest dump */
     struct loop_timer *tick, *deadline, *report;
     int64_t ticked_ms, reported_ms;
 };
@@ -194,6 +196,24 @@ static void send_abort(struct hub *h, const struct coordinator_output *o)
     send_out(h, o->member, PEER_ABORT, body, NULL);
 }
 
+/* With the first of them the state of the ring is written down. */
+static void send_dump(struct hub *h, const struct coordinator_output *o)
+{
+    struct dump_word w = { .fence = h->core.fence };
+    struct coordinator_now now = now_of();
+    auto_buf struct buf ring = BUF_INIT(1u << 20);
+
+    (void)snprintf(w.name, sizeof w.name, "%.63s", o->text);
+    auto_json cJSON *body = dump_encode(&w);
+    send_out(h, o->member, PEER_DUMP, body, NULL);
+    if (strcmp(h->dumped, w.name) == 0)
+        return;
+    (void)snprintf(h->dumped, sizeof h->dumped, "%s", w.name);
+    log_warn("the training stands still: what every rank does is written down", KV("text", h->core.dump.cause.text), KV("dir", h->core.evidence));
+    coordinator_describe_ring(&h->core, &now, &ring);
+    evidence_write(member_evidence(h->member), w.name, "ring.txt", buf_take(&ring), NULL, NULL);
+}
+
 static void carry_out(struct hub *h, const struct coordinator_output *o)
 {
     auto_json cJSON *body = json_object();
@@ -228,6 +248,9 @@ static void carry_out(struct hub *h, const struct coordinator_output *o)
     case OUTPUT_HOSTS:
         json_put_int(body, "bits", o->hosts);
         send_out(h, -1, PEER_HOSTS, body, takes_part);
+        break;
+    case OUTPUT_DUMP:
+        send_dump(h, o);
         break;
     case OUTPUT_HISTORY:
         json_put(body, "history", history_encode(&h->core.history));
@@ -408,6 +431,9 @@ static int on_message(struct guest *g, const struct peer_frame *frame, const cJS
             return -1;
         report_soon(h, false);
         break;
+    case PEER_DUMPED:
+        event.kind = EVENT_DUMPED;
+        break;
     case PEER_CHECKPOINT:
         checkpoint_message(member_checkpoint(h->member), h->core.members[g->member].rank, body);
         return 0;
@@ -494,9 +520,9 @@ static void committed(void *ctx, int64_t step, const char *uri)
     feed(ctx, &event);
 }
 
-static void stalled(void *ctx, const char *text)
+static void stalled(void *ctx, int32_t rank, const char *text)
 {
-    struct coordinator_event event = { .kind = EVENT_STALLED, .text = text };
+    struct coordinator_event event = { .kind = EVENT_STALLED, .member = rank, .text = text };
 
     feed(ctx, &event);
 }
@@ -529,6 +555,8 @@ int hub_new(struct loop *l, const struct hub_options *options, struct member *me
         return -1;
     }
     seat_guests(h);
+    if (strlen(evidence_dir(member_evidence(member))) < sizeof h->core.evidence_dir) /* a path that is cut leads nowhere */
+        (void)snprintf(h->core.evidence_dir, sizeof h->core.evidence_dir, "%s", evidence_dir(member_evidence(member)));
     struct member_hub hub = { .broadcast = broadcast, .committed = committed, .stalled = stalled, .ctx = h };
     member_set_hub(member, &hub);
     h->ticked_ms = clock_mono_ms();

@@ -1,4 +1,4 @@
-#include "sidecar/supervise/member.h"
+#include "sidecar/supervise/member_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +9,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "sidecar/ring/link.h"
-#include "sidecar/supervise/attach.h"
-#include "sidecar/supervise/channel.h"
-#include "sidecar/supervise/progress.h"
-#include "sidecar/supervise/trainer.h"
 
 #define DIAL_MS 2000          /* one attempt; link_dial retries within it */
 #define DIAL_PAUSE_MS 200
@@ -21,34 +16,6 @@
 #define PROGRESS_EVERY_MS 200
 #define STALE_GRACE_MS 2000
 #define STAY_LIMIT_MS 30000   /* after a loss, until a process that may stay has asked for the next round */
-
-struct member {
-    struct loop *loop;
-    struct member_options options;
-    struct link_identity identity;
-    struct engine *engine;
-    struct checkpoint *checkpoint;
-    struct attach *attach;
-    struct member_hub hub;
-
-    struct link *dial;          /* NULL: not dialling */
-    struct channel *channel;    /* NULL: not connected */
-    bool joined;                /* JOIN was sent on this channel */
-    bool stale;                 /* a newer attempt is at work: this sidecar takes no part any more */
-    struct loop_timer *tick, *redial, *stay;
-    int64_t ticked_ms, complained_ms, found_ms;
-
-    uint64_t fence;             /* of the newest FORM */
-    int32_t size;               /* ranks of the newest FORM, before it as the environment says */
-    uint64_t formed;            /* fence that the engine has formed; 0 = none */
-    struct checkpoint_restore restore;
-    struct history history;
-    struct trainer trainer;
-    bool had_client;            /* the process has used the library, as far as this sidecar knows: it may stay after a loss */
-    struct progress progress;
-    struct progress_view told;  /* what the coordinator knows */
-    int64_t told_ms;
-};
 
 /* ---- to the coordinator ---- */
 
@@ -156,7 +123,7 @@ static void log_state(const struct member *m, enum process_state before)
         log_info("training process", KV("state", process_state_name(v->state)), KVI("pid", v->pid), KVI("round", FENCE_ROUND(v->fence)));
 }
 
-static void drive(struct member *m, const struct trainer_event *event)
+void member_drive(struct member *m, const struct trainer_event *event)
 {
     enum process_state before = m->trainer.view.state;
     struct trainer_output out = trainer_step(&m->trainer, event, clock_mono_ms());
@@ -176,6 +143,7 @@ static void drive(struct member *m, const struct trainer_event *event)
         loop_timer_cancel(m->stay);
     if (out.ended && m->trainer.view.state == PROCESS_DONE)
         engine_left(m->engine); /* the others must not wait for it */
+    watch_process(m->watch, m->trainer.view.state == PROCESS_RUNNING);
     if (out.changed) {
         if (event->kind == TRAINER_HELLO)
             try_join(m);
@@ -185,7 +153,29 @@ static void drive(struct member *m, const struct trainer_event *event)
 
 static void on_launcher(void *ctx, const struct trainer_event *event)
 {
-    drive(ctx, event);
+    member_drive(ctx, event);
+}
+
+static void on_signs(void *ctx, const struct local_signs *signs)
+{
+    struct member *m = ctx;
+
+    watch_signs(m->watch, signs, clock_mono_ms(), &m->progress.view);
+}
+
+static void on_stacks(void *ctx, const char *text, size_t len)
+{
+    struct member *m = ctx;
+
+    watch_stacks(m->watch, text, len);
+}
+
+static void on_dumped(void *ctx)
+{
+    struct member *m = ctx;
+
+    if (m->joined)
+        channel_send(m->channel, PEER_DUMPED, m->fence, json_object());
 }
 
 static void on_report(void *ctx, const char *text, size_t len, struct error *e, bool *ret_taken)
@@ -220,7 +210,7 @@ static void on_parked(void *ctx, bool waits)
 
     log_info(waits ? "training process waits for the next round" : "training process waits no longer",
              KVI("pid", m->trainer.view.pid));
-    drive(m, &event);
+    member_drive(m, &event);
 }
 
 /* Every rank records its own; `ringmaster timeline` puts them together. */
@@ -242,11 +232,11 @@ static bool is_member(void *ctx)
     return m->joined;
 }
 
-static void stop_process(struct member *m, int64_t grace_ms)
+void member_stop(struct member *m, int64_t grace_ms)
 {
     struct trainer_event stop = { .kind = TRAINER_STOP, .grace_ms = (uint32_t)grace_ms };
 
-    drive(m, &stop);
+    member_drive(m, &stop);
 }
 
 /* It was allowed to stay, but does not ask for the next round: it cannot, or it hangs. */
@@ -258,7 +248,7 @@ static void on_stay_limit(void *ctx)
         return;
     log_warn("training process has not asked for the next round: it is ended", KVI("pid", m->trainer.view.pid),
              KVI("limit_ms", STAY_LIMIT_MS));
-    stop_process(m, STALE_GRACE_MS);
+    member_stop(m, STALE_GRACE_MS);
 }
 
 /* ---- engine and checkpoints ---- */
@@ -301,7 +291,7 @@ static void on_stall(void *ctx, uint64_t fence, int32_t rank, const char *text)
     else
         log_info("collectives go on");
     if (m->hub.stalled != NULL)
-        m->hub.stalled(m->hub.ctx, text);
+        m->hub.stalled(m->hub.ctx, rank, text);
 }
 
 static void checkpoint_send(void *ctx, cJSON *message)
@@ -347,154 +337,6 @@ static void on_ready(void *ctx)
     attach_ready(m->attach);
 }
 
-/* ---- words of the coordinator ---- */
-
-static void form_ring(struct member *m, const struct form *f)
-{
-    struct ring_plan plan = { .fence = f->fence, .rank = m->options.rank, .size = f->size, .members = f->members };
-    struct ring_member self = { .port = m->options.port };
-
-    if (m->options.rank < 0) { /* outside the ring its clients have a world of their own */
-        (void)snprintf(self.member, sizeof self.member, "%s", m->options.name);
-        (void)snprintf(self.host, sizeof self.host, "%s", m->options.address);
-        plan = (struct ring_plan){ .fence = f->fence, .rank = 0, .size = 1, .members = &self };
-    }
-    engine_form(m->engine, &plan);
-}
-
-static int on_form(struct member *m, const cJSON *body, struct error *e)
-{
-    struct form f;
-
-    if (form_decode(body, &f, e) != 0)
-        return -1;
-    if (m->options.rank >= 0 && (m->options.rank >= f.size || strcmp(f.members[m->options.rank].member, m->options.name) != 0)) {
-        form_release(&f);
-        return error_set(e, ERROR_INVALID, "the coordinator's list of members does not have %s at rank %d: the pods of this job "
-                         "do not belong together", m->options.name, m->options.rank);
-    }
-    m->history = f.history;
-    if (f.fence > m->fence) {
-        uint32_t rank = m->options.rank >= 0 ? (uint32_t)m->options.rank : 0, size = m->options.rank >= 0 ? (uint32_t)f.size : 1;
-        m->fence = f.fence;
-        m->size = f.size;
-        m->restore = f.restore;
-        checkpoint_enter(m->checkpoint, f.fence, f.size, &f.restore);
-        attach_session(m->attach, f.fence, rank, size, f.restore.found ? f.restore.step : -1);
-        if (!f.alone || m->options.rank < 0)
-            form_ring(m, &f);
-        log_info("round forming", KVI("attempt", FENCE_ATTEMPT(f.fence)), KVI("round", FENCE_ROUND(f.fence)),
-                 KVI("ranks", f.size), KVI("resume_step", f.restore.found ? f.restore.step : -1));
-    }
-    form_release(&f);
-    return 0;
-}
-
-static int on_start(struct member *m, const cJSON *body, struct error *e)
-{
-    struct start_word w;
-    struct trainer_event event = { .kind = TRAINER_START };
-
-    if (start_decode(body, &w, e) != 0)
-        return -1;
-    if (w.fence != m->fence)
-        return 0;
-    event.fence = w.fence;
-    event.restarts = w.restarts;
-    drive(m, &event);
-    return 0;
-}
-
-static int on_abort(struct member *m, const cJSON *body, struct error *e)
-{
-    struct abort_word w;
-
-    if (abort_decode(body, &w, e) != 0)
-        return -1;
-    if (w.fence != 0 && w.fence < m->fence)
-        return 0;
-    log_warn("round over", KV("text", w.text));
-    m->formed = 0;
-    trainer_ring_lost(&m->trainer, m->fence);
-    engine_abort(m->engine, m->fence, w.text);
-    if (!w.stay || !trainer_is_active(&m->trainer.view) || !(m->had_client || m->trainer.view.parked))
-        stop_process(m, w.grace_ms);
-    else if (!m->trainer.view.parked)
-        loop_timer_at(m->stay, clock_mono_ms() + STAY_LIMIT_MS);
-    return 0;
-}
-
-static int on_command(struct member *m, const cJSON *body, struct error *e)
-{
-    enum report_command command;
-    int64_t number = 0;
-    auto_free char *text = json_print(body, false);
-
-    if (report_command_decode(text, strlen(text), &command, &number, e) != 0)
-        return -1;
-    if (command == COMMAND_STOP)
-        stop_process(m, number < 86400000 ? number : 86400000);
-    else if (command == COMMAND_CHECKPOINT)
-        attach_save(m->attach);
-    return 0;
-}
-
-static void on_hosts(struct member *m, const cJSON *body)
-{
-    int64_t bits = json_int(body, "bits", 0);
-
-    log_info("another number of workers waits for this process", KVI("added", (bits & LOCAL_HOSTS_ADDED) != 0),
-             KVI("removed", (bits & LOCAL_HOSTS_REMOVED) != 0));
-    attach_hosts(m->attach, (uint32_t)bits & (LOCAL_HOSTS_ADDED | LOCAL_HOSTS_REMOVED));
-}
-
-static void become_stale(struct member *m, const char *why)
-{
-    if (m->stale)
-        return;
-    m->stale = true;
-    log_error("this pod belongs to an attempt that is over: its process is ended", KV("why", why));
-    engine_abort(m->engine, m->fence, "a newer attempt of the job is at work");
-    stop_process(m, STALE_GRACE_MS);
-}
-
-static int on_word(struct member *m, const struct peer_frame *frame, const cJSON *body, struct error *e)
-{
-    struct trainer_event leave = { .kind = TRAINER_LEAVE, .code = -1 };
-    const cJSON *history = json_at(body, "history");
-
-    switch (frame->type) {
-    case PEER_BEAT:
-        return history != NULL ? history_decode(history, &m->history, e) : 0;
-    case PEER_FORM:
-        return on_form(m, body, e);
-    case PEER_START:
-        return on_start(m, body, e);
-    case PEER_ABORT:
-        return on_abort(m, body, e);
-    case PEER_LEAVE:
-        leave.code = (int32_t)json_int(body, "exit_code", -1);
-        drive(m, &leave);
-        return 0;
-    case PEER_RELEASE:
-        drive(m, &leave);
-        return 0;
-    case PEER_COMMAND:
-        return on_command(m, body, e);
-    case PEER_HOSTS:
-        on_hosts(m, body);
-        return 0;
-    case PEER_CHECKPOINT:
-        checkpoint_message(m->checkpoint, 0, body);
-        return 0;
-    case PEER_FENCED:
-        become_stale(m, "the coordinator refused it");
-        return 0;
-    default:
-        return error_set(e, ERROR_INVALID, "frame type %u from the coordinator is not known here", frame->type);
-    }
-}
-
 /* ---- the connection ---- */
 
 static void hang_up(struct member *m, const struct error *why)
@@ -515,7 +357,7 @@ static void on_frame(void *ctx, struct channel *c, const struct peer_frame *fram
     struct error e = ERROR_INIT;
 
     (void)c;
-    if (body != NULL && on_word(m, frame, body, &e) == 0)
+    if (body != NULL && member_word(m, frame, body, &e) == 0)
         return;
     if (body == NULL && why->kind != ERROR_NONE)
         e = *why;
@@ -544,7 +386,7 @@ static void on_dialled(void *ctx, int fd, const struct peer_hello *peer, const s
     else
         e = *why;
     if (e.kind == ERROR_GONE) {
-        become_stale(m, e.text);
+        member_become_stale(m, e.text);
         return;
     }
     if (m->complained_ms == 0 || now - m->complained_ms >= COMPLAIN_EVERY_MS) {
@@ -601,6 +443,11 @@ struct checkpoint *member_checkpoint(struct member *m)
     return m->checkpoint;
 }
 
+struct evidence *member_evidence(struct member *m)
+{
+    return m->evidence;
+}
+
 uint64_t member_fence(const struct member *m)
 {
     return m->fence != 0 ? m->fence : FENCE(m->options.attempt, 0);
@@ -642,7 +489,8 @@ static int make_parts(struct member *m, struct error *e)
                                              .member = o->name, .rank = o->rank, .keep_last = o->checkpoint_keep };
     struct checkpoint_events checkpoint_events = { .send = checkpoint_send, .broadcast = checkpoint_broadcast,
                                                    .committed = on_committed, .failed = on_save_failed, .ready = on_ready, .ctx = m };
-    struct attach_events attach_events = { .launcher = on_launcher, .report = on_report, .clients = on_clients, .listens = on_listens,
+    struct attach_events attach_events = { .launcher = on_launcher, .signs = on_signs, .stacks = on_stacks,
+                                           .report = on_report, .clients = on_clients, .listens = on_listens,
                                            .parked = on_parked, .timeline = on_timeline, .is_member = is_member, .ctx = m };
 
     if (engine_new(m->loop, &engine, &engine_events, &m->engine, e) != 0 ||
@@ -650,7 +498,10 @@ static int make_parts(struct member *m, struct error *e)
         return -1;
     struct attach_options attach = { .path = o->socket, .access = (enum attach_access)o->socket_access, .job = o->job,
                                      .engine = m->engine, .checkpoint = m->checkpoint, .elastic = o->elastic };
-    return attach_new(m->loop, &attach, &attach_events, &m->attach, e);
+    if (attach_new(m->loop, &attach, &attach_events, &m->attach, e) != 0 || evidence_new(m->loop, o->evidence_dir, &m->evidence, e) != 0)
+        return -1;
+    m->watch = watch_new(m->loop, m->attach, m->evidence, o->signs_interval_ms, on_dumped, m);
+    return 0;
 }
 
 int member_new(struct loop *l, const struct member_options *options, struct member **ret, struct error *e)
@@ -682,6 +533,8 @@ void member_free(struct member *m)
     loop_timer_free(m->stay);
     link_cancel(m->dial);
     channel_free(m->channel);
+    evidence_free(m->evidence);
+    watch_free(m->watch);
     attach_free(m->attach);
     if (m->checkpoint != NULL)
         checkpoint_free(m->checkpoint);

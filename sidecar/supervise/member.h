@@ -34,6 +34,8 @@ struct member_options { /* texts are kept */
     bool checksums;                       /* of tensor data, see engine.h */
     int wire;                             /* sums travel so: 0 as they are, else forms of enum shm_wire behind PLAIN, from 1 on */
     int64_t stall_warning_ms, stall_shutdown_ms; /* see engine.h */
+    const char *evidence_dir;
+    int64_t signs_interval_ms;            /* between two looks at what the process does; 0: never */
     bool elastic;                         /* the job's: a process may stay for the next round */
 };
 
@@ -41,7 +43,7 @@ struct member_options { /* texts are kept */
 struct member_hub {
     void (*broadcast)(void *ctx, cJSON *message /* taken */);
     void (*committed)(void *ctx, int64_t step, const char *uri);
-    void (*stalled)(void *ctx, const char *text); /* "": not any more */
+    void (*stalled)(void *ctx, int32_t rank, const char *text); /* the first that is missing, -1 = unknown; "": not any more */
     void *ctx;
 };
 
@@ -51,6 +53,7 @@ void member_set_hub(struct member *m, const struct member_hub *hub);
 void member_begin(struct member *m); /* starts dialling */
 
 struct checkpoint *member_checkpoint(struct member *m); /* borrowed */
+struct evidence *member_evidence(struct member *m);     /* borrowed */
 uint64_t member_fence(const struct member *m);          /* highest this sidecar holds */
 void member_accept(struct member *m, int fd /* taken */, const struct peer_hello *hello); /* ENGINE and DATA connections */
 /* Nothing is left to do here: no process runs and every staged checkpoint is committed. */

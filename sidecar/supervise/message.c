@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 #define FENCE_TEXT_MAX 24
 #define WORLD_MAX REPORT_MAX_MEMBERS
@@ -147,6 +148,11 @@ cJSON *progress_encode(const struct progress_view *p)
     json_put_double(o, "busbw_gbps", p->busbw_gbps);
     json_put_double(o, "wait_ms", p->wait_ms);
     json_put_int(o, "first_step_ms", p->first_step_ms);
+    json_put_int(o, "reports", p->reports);
+    json_put_int(o, "cpu_percent", p->cpu_percent);
+    json_put_int(o, "written", p->written);
+    if (p->traced)
+        json_put_bool(o, "traced", true);
     if (p->metrics[0] != '\0')
         json_put_text(o, "metrics", p->metrics);
     return o;
@@ -170,6 +176,10 @@ int progress_decode(const cJSON *o, struct progress_view *ret, struct error *e)
         .busbw_gbps = json_double(o, "busbw_gbps", 0),
         .wait_ms = json_double(o, "wait_ms", 0),
         .first_step_ms = json_int(o, "first_step_ms", 0),
+        .reports = json_int(o, "reports", 0),
+        .cpu_percent = clamp32(json_int(o, "cpu_percent", 0)),
+        .written = json_int(o, "written", 0),
+        .traced = json_bool(o, "traced", false),
     };
     get_text(o, "metrics", p.metrics, sizeof p.metrics);
     if (strlen(json_text(o, "metrics", "")) >= sizeof p.metrics)
@@ -389,6 +399,29 @@ void form_release(struct form *f)
 }
 
 /* ---- words ---- */
+
+cJSON *dump_encode(const struct dump_word *w)
+{
+    cJSON *o = json_object();
+
+    put_u64(o, "fence", w->fence);
+    json_put_text(o, "name", w->name);
+    return o;
+}
+
+int dump_decode(const cJSON *o, struct dump_word *ret, struct error *e)
+{
+    struct dump_word w = { .fence = 0 };
+    const char *name = json_text(o, "name", "");
+
+    if (need_object(o, "dump", e) != 0 || get_u64(o, "fence", &w.fence, e) != 0)
+        return -1;
+    if (strlen(name) >= sizeof w.name || !text_is_dns1123_label(name))
+        return error_set(e, ERROR_INVALID, "dump.name: found \"%.60s\", expected letters, digits and dashes", name);
+    (void)snprintf(w.name, sizeof w.name, "%s", name);
+    *ret = w;
+    return 0;
+}
 
 cJSON *start_encode(const struct start_word *w)
 {

@@ -13,6 +13,8 @@
  *   LEAVE     coordinator → member   {"exit_code":n}      leave with this code; -1: the process's own
  *   COMMAND   coordinator → member   report.h's command
  *   HOSTS     coordinator → member   {"bits":n}           workers come or go: the program is asked to come to another round
+ *   DUMP      coordinator → member   struct dump_word     write down what your process does
+ *   DUMPED    member → coordinator   {}                   it is written, or cannot be
  *   BEAT      either way             {} or {"history":{...}} when the coordinator's history has changed outside a forming
  *
  * Fences travel as decimal strings: JSON numbers are doubles.
@@ -54,6 +56,10 @@ struct progress_view {
     double step_ms;
     int64_t bytes_reduced, operations; double busbw_gbps, wait_ms;
     int64_t first_step_ms;
+    int64_t reports;           /* that its clients made */
+    int32_t cpu_percent;       /* of one core, by all its processes lately */
+    int64_t written;           /* bytes to stderr */
+    bool traced;               /* a debugger holds it */
     char metrics[1024];        /* a JSON object, or "" */
 };
 
@@ -85,6 +91,8 @@ struct form {
     struct history history;
 };
 
+struct dump_word { uint64_t fence; char name[64]; /* of the directory for it */ };
+
 struct start_word { uint64_t fence; int32_t restarts; };
 struct abort_word { uint64_t fence; int64_t grace_ms; bool stay; /* a process that can go on in the next round may */ char text[256]; };
 
@@ -105,6 +113,8 @@ void join_release(struct join *j);
 cJSON *form_encode(const struct form *f);
 MUST_CHECK int form_decode(const cJSON *o, struct form *ret, struct error *e);
 void form_release(struct form *f);
+cJSON *dump_encode(const struct dump_word *w);
+MUST_CHECK int dump_decode(const cJSON *o, struct dump_word *ret, struct error *e); /* its name is one that a directory can have */
 cJSON *start_encode(const struct start_word *w);
 MUST_CHECK int start_decode(const cJSON *o, struct start_word *ret, struct error *e);
 cJSON *abort_encode(const struct abort_word *w);

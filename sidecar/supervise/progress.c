@@ -101,6 +101,7 @@ int progress_merge(struct progress *p, const char *text, size_t len, int64_t mon
         return -1;
 
     (void)snprintf(p->view.metrics, sizeof p->view.metrics, "%s", metrics);
+    p->view.reports++;
     if (has_total)
         p->view.total_steps = (int64_t)total;
     if (has_loss) {

@@ -66,6 +66,7 @@ int coordinator_init(struct coordinator *c, const struct training_job *policy, c
     for (int32_t i = 0; i < c->count; i++)
         c->workers += c->members[i].role == ROLE_WORKER;
     c->roster = 1;
+    vigil_init(c);
     return 0;
 }
 
@@ -99,7 +100,8 @@ int64_t coordinator_deadline(const struct coordinator *c)
         if (c->members[i].restart_at_ms > 0 && c->members[i].restart_at_ms < at)
             at = c->members[i].restart_at_ms;
     }
-    return at;
+    int64_t look = vigil_deadline(c);
+    return look < at ? look : at;
 }
 
 static void report_member(const struct coordinator_member *m, struct member_report *r)
@@ -138,6 +140,10 @@ void coordinator_report(const struct coordinator *c, const struct coordinator_no
     (void)snprintf(r.give_up_message, sizeof r.give_up_message, "%s", h->give_up_message);
     if (c->phase == COORDINATOR_RUN)
         (void)snprintf(r.stalled, sizeof r.stalled, "%s", c->stalled);
+    if (c->phase == COORDINATOR_RUN)
+        (void)snprintf(r.suspected, sizeof r.suspected, "%s", c->suspected);
+    r.has_handed = c->has_handed;
+    r.handed = c->handed;
     r.rounds = xcalloc(h->round_count + 1, sizeof *r.rounds);
     memcpy(r.rounds, h->rounds, h->round_count * sizeof *r.rounds);
     r.members = xcalloc((size_t)c->count, sizeof *r.members);

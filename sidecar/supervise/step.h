@@ -38,4 +38,14 @@ struct cause verdict_exit_cause(struct step *s, int32_t member);   /* what its t
 void verdict_give_up(struct step *s, const char *reason, const char *message);
 void verdict_explain_restart(struct step *s);                      /* once all have joined a coordinator that has just begun */
 
+/* vigil.c */
+void vigil_begin(struct step *s);                                  /* the round's processes start */
+void vigil_started(struct step *s, int32_t member);                /* one is started alone */
+void vigil_note(struct step *s, int32_t member);                   /* its progress was told */
+void vigil_committed(struct step *s);
+void vigil_dumped(struct step *s, int32_t member);
+void vigil_tick(struct step *s);
+int64_t vigil_deadline(const struct coordinator *c);
+void vigil_init(struct coordinator *c);
+
 #endif

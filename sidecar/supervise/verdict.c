@@ -113,12 +113,21 @@ static void abort_others(struct step *s, int32_t culprit, const char *text)
     }
 }
 
+/* Its code will be that of a process that was told to leave. */
+static void tell_hang(struct step *s, const struct cause *cause, const struct restart_decision *d)
+{
+    s->c->has_handed = cause->kind == CAUSE_HANG;
+    if (s->c->has_handed)
+        cause_failure(s->c, cause, d, s->now->wall_ms, &s->c->handed);
+}
+
 /* The culprit's pod ends, with its code; the reconciler sees that and does the rest. */
 static void hand_over(struct step *s, const struct cause *cause, const struct restart_decision *d, const char *text)
 {
     struct coordinator *c = s->c;
 
     c->culprit = cause->member;
+    tell_hang(s, cause, d);
     abort_others(s, cause->member, text);
     if (d->verdict == VERDICT_FAIL_JOB)
         verdict_give_up(s, d->reason, d->message);
@@ -135,6 +144,8 @@ static void restart_group(struct step *s, const struct cause *cause, const struc
     record(s, cause, d);
     for (int32_t i = 0; i < c->count; i++)
         c->members[i].trainer.restarts++;
+    if (cause->kind == CAUSE_HANG) /* it would not ask for the next round */
+        step_abort(s, cause->member, text);
     step_regroup(s, -1, text);
     step_gather(s, d->delay_ms > 0 ? d->delay_ms : 0);
 }
@@ -205,6 +216,7 @@ static void carry_out(struct step *s, const struct cause *cause)
     } else if (d.verdict == VERDICT_RESTART_ALONE && !d.needs_new_pod) {
         restart_alone(s, cause, &d);
     } else if (d.verdict == VERDICT_RESTART_ALONE) {
+        tell_hang(s, cause, &d);
         step_leave(s, cause->member);
     } else if (d.verdict == VERDICT_FAIL_JOB || d.needs_new_pod) {
         hand_over(s, cause, &d, text);

@@ -14,7 +14,7 @@ import time
 import pytest
 from conftest import PATIENCE_S, wait_until
 
-HELLO, STARTED, EXITED, SIGNALLED, START, STOP, LEAVE = 1, 2, 3, 4, 16, 17, 18
+HELLO, STARTED, EXITED, SIGNALLED, SIGNS, STACKS, START, STOP, LEAVE, LOOK = 1, 2, 3, 4, 5, 6, 16, 17, 18, 19
 HELLO_STRUCT = struct.Struct("<IIIIQIIiI")
 STARTED_STRUCT = struct.Struct("<QIIq")
 EXITED_STRUCT = struct.Struct("<QiIqII256s1024s")
@@ -643,6 +643,64 @@ def test_a_reader_that_is_gone_is_told_to_the_process(launch_path, sidecar, tmp_
     assert os.WIFSIGNALED(exited.status) and os.WTERMSIG(exited.status) == signal.SIGPIPE
     sidecar.leave()
     assert process.wait(20) == 141
+
+
+# ---- what the processes do -------------------------------------------------------------------------------------------------
+
+
+def look(sidecar, what, number=7):
+    sidecar.send(LOOK, struct.pack("<II", what, number))
+    payload = sidecar.read(SIGNS if what == 1 else STACKS, 20).payload
+    assert payload[:4] == struct.pack("<I", number)
+    return struct.unpack("<IIQQ", payload)[1:] if what == 1 else payload[4:].decode()
+
+
+def test_signs_of_life_grow_with_cpu_time_and_output(launch, sidecar, tmp_path, wait_for):
+    launch(*script(tmp_path, "import os, sys, time\n"
+                             "if os.fork() == 0:\n  while True: pass\n"  # a data worker
+                             "print('x' * 999, file=sys.stderr, flush=True)\n"
+                             f"open('{tmp_path}/ready', 'w').close()\ntime.sleep(600)"))
+    sidecar.accept()
+    assert look(sidecar, 1) == (0, 0, 0)  # nothing runs
+    sidecar.start()
+    sidecar.read(STARTED)
+    wait_for((tmp_path / "ready").exists)
+    wait_for(lambda: look(sidecar, 1)[2] == 1000, what="the output")
+    traced, cpu_ms, _ = look(sidecar, 1)
+    assert traced == 0
+    wait_for(lambda: look(sidecar, 1)[1] > cpu_ms + 50, what="CPU time")
+
+
+def test_stacks_of_a_process_that_knows_nothing_of_us(launch, sidecar, tmp_path):
+    launch("/bin/sh", "-c", "sleep 600 & wait")
+    sidecar.accept()
+    sidecar.start()
+    sidecar.read(STARTED)
+    text = ""
+    while "process" not in text or "sleep 600" not in text:
+        text = look(sidecar, 2)
+    assert "Python" not in text and text.count("\n  thread ") == 2
+    assert sidecar.nothing_comes()  # both live: nobody was sent a signal that it does not know
+
+
+@pytest.mark.parametrize("command", ["time.sleep(600)", "while True: pass", "signal.pthread_sigmask(signal.SIG_BLOCK, [50]); time.sleep(600)"])
+def test_python_stacks_of_a_process_that_uses_the_package(launch, sidecar, tmp_path, client_library, root, wait_for, command):
+    program = script(tmp_path, "import signal, sys, threading, time\n"
+                               f"sys.path.insert(0, '{client_library.parent.parent}/python')\nimport ringmaster\n"
+                               "def a_function_that_hangs():\n"
+                               f"  open('{tmp_path}/ready', 'w').close()\n"
+                               f"  {command}\n"
+                               "threading.Thread(target=a_function_that_hangs, daemon=True).start()\na_function_that_hangs()")
+    launch(*program)
+    sidecar.accept()
+    sidecar.start(RINGMASTER_SOCKET=str(sidecar.path))
+    sidecar.read(STARTED)
+    wait_for((tmp_path / "ready").exists, 30)
+    text = look(sidecar, 2)
+    if "sigmask" in command:  # another thread takes it
+        text = look(sidecar, 2)
+    assert text.count("in a_function_that_hangs") >= 1 and "Python stacks of process" in text
+    assert look(sidecar, 2).count("Python stacks of process") == 1  # only what is new
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Names and meanings are those of Horovod. Ranks may call collectives in any order
 The same program runs alone: without a sidecar it is rank 0 of 1. See docs/clients.md.
 """
 
+from . import _stacks
 from ._common import *  # noqa: F403
 from ._common import __all__ as _common
 from ._ops import (
@@ -36,6 +37,8 @@ from ._ops import (
     synchronize,
 )
 from .compression import Compression
+
+_stacks.register()
 
 __version__ = "0.1.0"
 

@@ -195,7 +195,7 @@ Test(decode, every_field_arrives)
     cr_expect_str_eq(s->network.cluster_domain, "cluster.local");
     cr_expect(s->coordinator.set && s->coordinator.role == ROLE_WORKER && s->coordinator.index == 1);
     cr_expect(!s->tf_config.master_as_chief && s->tf_config.evaluator_in_cluster && s->tf_config.port == 3333);
-    cr_expect(s->health.progress_timeout_s == 1800 && s->health.node_check == 2 && s->health.straggler_percent == 0);
+    cr_expect(s->health.progress_timeout_s.set && s->health.progress_timeout_s.value == 1800 && s->health.first_step_timeout_s == 1800 && s->health.node_check == 2 && s->health.straggler_percent == 0);
     cr_expect(s->health.peer_timeout_ms == 3000 && s->health.stall_warning_s == 5 && s->health.stall_shutdown_s == 90);
     cr_expect(!s->checkpoint.enabled && !s->checkpoint.on_termination && !s->checkpoint.memory_tier);
     cr_expect_str_eq(s->checkpoint.path, "/ckpt");

@@ -194,6 +194,23 @@ Test(reconcile, what_keeps_a_pod_from_starting_is_said_on_the_job)
     world_free(w);
 }
 
+Test(reconcile, a_standstill_that_ends_nothing_is_said_on_the_job)
+{
+    struct world *w = world_new(fixture_job(0, 0, 2, 0, 0));
+
+    (void)world_settle(w);
+    world_run(w);
+    (void)world_settle(w);
+    w->coordinator.suspected = "worker-1 made no first step for 1800 s and uses no CPU";
+    (void)world_settle(w);
+    cr_expect(is_true(w, CONDITION_DEGRADED) && w->warnings == 1);
+    cr_expect_str_eq(reason(w, CONDITION_DEGRADED), "NoProgress");
+    w->coordinator.suspected = "";
+    (void)world_settle(w);
+    cr_expect(!is_true(w, CONDITION_DEGRADED));
+    world_free(w);
+}
+
 Test(reconcile, a_stalled_collective_is_said_on_the_job)
 {
     struct world *w = world_new(fixture_job(0, 0, 2, 0, 0));

@@ -569,3 +569,35 @@ Test(failures, a_rule_for_a_waiting_reason_does_not_wait_for_the_time_limit)
     cr_expect_str_eq(w->status->conditions[CONDITION_FAILED].reason, "FailurePolicy");
     world_free(w);
 }
+
+/* ---- a hang ---------------------------------------------------------------------------------------------------------- */
+
+/* The coordinator has told a process that hung to leave: its exit code says nothing. */
+Test(failures, a_pod_that_the_coordinator_ended_because_it_hung_is_a_hang)
+{
+    static const struct { const char *name; int32_t index, attempt; const char *reason; bool ends; } ROWS[] = {
+        { "of this pod and attempt", 1, 1, "Hang", false },
+        { "of another pod", 0, 1, "Error", true },
+        { "of an attempt that is over", 1, 0, "Error", true },
+    };
+
+    for (size_t i = 0; i < COUNT(ROWS); i++) {
+        struct world *w = world_running(fixture_job(1, 0, 2, 0, 0));
+        struct failure hung = { .role = ROLE_WORKER, .index = ROWS[i].index, .class = FAILURE_HANG, .reason = "Hang",
+                                .message = "worker-1 made no progress", .evidence = "/volume/evidence/hang-1-1-worker-1" };
+        w->job->spec.roles[ROLE_WORKER].restart_policy = RESTART_EXIT_CODE;
+        w->coordinator.known = true;
+        w->coordinator.attempt = ROWS[i].attempt;
+        w->coordinator.handed = &hung;
+        world_exit(w, ROLE_WORKER, 1, 1);
+        (void)world_step(w);
+        cr_expect_str_eq(last_failure(w)->reason, ROWS[i].reason, "case %s: %s", ROWS[i].name, last_failure(w)->reason);
+        cr_expect((w->status->phase == PHASE_FAILED) == ROWS[i].ends, "case %s: code 1 is permanent, a hang is not", ROWS[i].name);
+        if (!ROWS[i].ends) {
+            cr_expect_str_eq(last_failure(w)->message, "worker-1 made no progress");
+            cr_expect_str_eq(last_failure(w)->evidence, "/volume/evidence/hang-1-1-worker-1");
+            cr_expect(last_failure(w)->class == FAILURE_HANG && w->status->attempt == 2 && w->status->restarts_counted == 1);
+        }
+        world_free(w);
+    }
+}

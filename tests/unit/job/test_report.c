@@ -122,6 +122,28 @@ Test(report, a_last_word_is_short_and_says_how_many_there_were)
     cr_expect(report_last_word(&(struct coordinator_report){ .attempt = 1, .formed = true }) == NULL, "nothing has happened");
 }
 
+Test(report, why_a_pod_was_ended_travels_along_and_is_not_lost)
+{
+    struct coordinator_report r = { .attempt = 1, .round = 2, .has_handed = true, .checkpoint_step = -1, .resume_step = -1,
+                                    .suspected = "worker-1 made no progress for 1800 s",
+                                    .handed = { .attempt = 1, .round = 2, .role = ROLE_WORKER, .index = 1, .class = FAILURE_HANG, .reason = "Hang",
+                                                .message = "worker-1 made no progress", .evidence = "/volume/evidence/hang-1-2-worker-1" } };
+    struct error e = ERROR_INIT;
+
+    auto_free char *all = report_encode(&r), *last = report_last_word(&r);
+    cr_assert_not_null(last);
+    for (int i = 0; i < 2; i++) {
+        struct coordinator_report back;
+        const char *text = i == 0 ? all : last;
+        cr_assert(report_decode(text, strlen(text), &back, &e) == 0, "%s", e.text);
+        cr_expect(back.has_handed && back.handed.class == FAILURE_HANG && back.handed.index == 1 && back.handed.round == 2 && !back.handed.has_exit);
+        cr_expect_str_eq(back.handed.message, r.handed.message);
+        cr_expect_str_eq(back.handed.evidence, r.handed.evidence);
+        cr_expect_str_eq(back.suspected, r.suspected);
+        report_release(&back);
+    }
+}
+
 Test(report, what_is_ahead_of_what)
 {
     static const struct coordinator_report OLD = { .attempt = 2, .round = 3, .counters = { .restarts = 2 } };
@@ -131,6 +153,7 @@ Test(report, what_is_ahead_of_what)
         { "one less", { .attempt = 2, .round = 4, .counters = { .restarts = 1 } }, false },
         { "a later round", { .attempt = 2, .round = 4, .counters = { .restarts = 2 } }, true },
         { "given up", { .attempt = 2, .round = 3, .counters = { .restarts = 2 }, .gave_up = true }, true },
+        { "a pod was told to end", { .attempt = 2, .round = 3, .counters = { .restarts = 2 }, .has_handed = true }, true },
         { "of the attempt before", { .attempt = 1, .round = 9, .counters = { .restarts = 9 } }, false },
         { "of the next attempt", { .attempt = 3, .round = 1, .counters = { .restarts = 2 } }, true },
     };

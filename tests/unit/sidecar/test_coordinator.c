@@ -21,6 +21,12 @@
 
 static const char *const GROUP = POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "2", "OnFailure"), "");
 static const char *const EXIT_CODE = POLICY(ROLE_OF("Chief", "1", "ExitCode") "," ROLE_OF("Worker", "2", "ExitCode"), "");
+#define HANG_POLICY(roles) \
+    "{\"uid\":\"u\",\"backoffLimit\":3,\"backoffBaseSeconds\":1,\"backoffMaxSeconds\":60,\"containerName\":\"t\",\"progressTimeoutSeconds\":2," \
+    "\"firstStepTimeoutSeconds\":2,\"roles\":{" roles "}}"
+static const char *const HANGS = HANG_POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "2", "OnFailure"));
+static const char *const HANGS_WITH_PS =
+    HANG_POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "1", "OnFailure") "," ROLE_OF("PS", "1", "OnFailure"));
 static const char *const WITH_PS = POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "1", "OnFailure") "," ROLE_OF("PS", "1", "OnFailure"), "");
 static const char *const WITH_EVALUATOR =
     POLICY(ROLE_OF("Chief", "1", "OnFailure") "," ROLE_OF("Worker", "1", "OnFailure") "," ROLE_OF("Evaluator", "1", "OnFailure"), "");
@@ -68,7 +74,7 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
 {
     static const char *const names[] = { [OUTPUT_CLAIM] = "claim", [OUTPUT_FORM] = "form", [OUTPUT_START] = "start", [OUTPUT_ABORT] = "abort",
                                          [OUTPUT_RELEASE] = "release", [OUTPUT_LEAVE] = "leave", [OUTPUT_COMMAND] = "command",
-                                         [OUTPUT_HISTORY] = "history", [OUTPUT_HOSTS] = "hosts" };
+                                         [OUTPUT_HISTORY] = "history", [OUTPUT_DUMP] = "dump", [OUTPUT_HOSTS] = "hosts" };
     auto_buf struct buf b = BUF_INIT(4096);
 
     for (size_t i = 0; i < o->count; i++) {
@@ -87,6 +93,7 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
 }
 
 /* One line of a script:
+ *   stalled RANK   dumped M
  *   join M STATE [FENCE_ROUND]   lost M   trainer M STATE [term]   exit M CODE [SIGNAL] [AGE] [loss] [oom] [term]   formed M   ringlost M RANK [left]
  *   parked M   resize WORKERS
  *   claimed | claimed STEP | claim-conflict | claim-invalid | claim-io   committed STEP   progress M STEP SAVED   wait MS   stop */
@@ -162,6 +169,10 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
         progress.step = n[1];
         progress.saved = n[2] != 0;
         ev = (struct coordinator_event){ .kind = EVENT_PROGRESS, .member = n[0], .progress = &progress };
+    } else if (sscanf(line, "stalled %d", &n[0]) == 1) {
+        ev = (struct coordinator_event){ .kind = EVENT_STALLED, .member = n[0], .text = n[0] >= 0 ? "\"g\" has waited" : "" };
+    } else if (sscanf(line, "dumped %d", &n[0]) == 1) {
+        ev = (struct coordinator_event){ .kind = EVENT_DUMPED, .member = n[0] };
     } else if (sscanf(line, "wait %d", &n[0]) == 1) {
         b->now.mono_ms += n[0];
         b->now.wall_ms += n[0];
@@ -314,6 +325,25 @@ static const struct scenario { const char *name, *const *policy, *const *members
       UP_2_RANKS "exit 1 1 > history\nlost 1 >\nwait 0 >\njoin 1 Failed 1 > form 1 start 1\n", 2, 1, 1, 0 },
     { "an evaluator is restarted alone", &WITH_EVALUATOR, MEMBERS_EVALUATOR, UP_2_RANKS "exit 2 1 > history\nwait 0 > start 2\n= run\n", 2, 1, 1, 0 },
     { "an evaluator's lost sidecar ends nothing", &WITH_EVALUATOR, MEMBERS_EVALUATOR, UP_2_RANKS "lost 2 >\njoin 2 Running 1 > form 2\n= run\n", 1, 0, 0, 0 },
+    { "a hang: everybody writes down what it does, then all start again", &HANGS, MEMBERS,
+      UP "progress 0 7 1 >\nprogress 1 7 1 >\nprogress 2 7 1 >\nprogress 0 8 1 >\nprogress 2 8 1 >\nstalled 1 >\nwait 1500 >\n"
+      "wait 1000 > dump 0 dump 1 dump 2\n= run\ndumped 0 >\ndumped 2 >\nwait 1000 >\ndumped 1 > abort 1 abort\n= gather\n", 1, 1, 1, 0 },
+    { "a hang: who cannot write in time is not waited for", &HANGS, MEMBERS,
+      UP "wait 2500 > dump 0 dump 1 dump 2\ndumped 0 >\nwait 9000 >\nwait 1000 > abort 0 abort\n= gather\n", 1, 1, 1, 0 },
+    { "a hang: a sidecar that is lost meanwhile is the cause", &HANGS, MEMBERS,
+      UP "wait 2500 > dump 0 dump 1 dump 2\nlost 2 >\n= settle\nwait 30 > abort\n= gather\n", 1, 1, 0, 1 },
+    { "no hang: steps go on", &HANGS, MEMBERS,
+      UP "progress 0 1 1 >\nwait 1500 >\nprogress 0 2 1 >\nwait 1500 >\nprogress 0 3 1 >\nwait 1500 >\nprogress 0 4 1 >\nwait 1500 >\n= run\n", 1, 0, 0, 0 },
+    { "no hang: steps are committed", &HANGS, MEMBERS, UP "wait 1500 >\ncommitted 5 >\nwait 1500 >\ncommitted 6 >\nwait 1500 >\n= run\n", 1, 0, 0, 0 },
+    { "no hang: all have slept", &HANGS, MEMBERS, UP "wait 600000 >\n= run\nwait 1000 >\n", 1, 0, 0, 0 },
+    { "no hang: it is over", &HANGS, MEMBERS, UP "exit 0 0 >\nexit 1 0 >\nexit 2 0 > release 0 release 1 release 2\n= over\nwait 4000 >\n", 1, 0, 0, 0 },
+    { "a hang that comes again gets a new pod", &HANGS, MEMBERS,
+      UP "wait 2500 > dump 0 dump 1 dump 2\nwait 10000 > abort 0 abort\n"
+      "trainer 0 Waiting >\ntrainer 1 Waiting >\ntrainer 2 Waiting > claim\n" FORM_ALL "formed 2 > start\n" RUN_ALL
+      "wait 2500 > dump 0 dump 1 dump 2\nwait 10000 > abort 1 abort 2 leave 0=1\n= handed\n", 2, 1, 1, 0 },
+    { "with ps a worker that hangs is started again alone", &HANGS_WITH_PS, MEMBERS_PS,
+      UP_2_RANKS "progress 0 1 1 >\nwait 1500 >\nprogress 0 2 1 >\nwait 1000 > dump 1\ndumped 1 > abort 1 history\ntrainer 1 Stopping >\n"
+      "wait 0 >\ntrainer 1 Waiting > start 1\n= run\n", 2, 1, 1, 0 },
     { "an evaluator that is done does not end the job", &WITH_EVALUATOR, MEMBERS_EVALUATOR, UP_2_RANKS "exit 2 0 > release 2\n= run\nexit 0 0 >\nexit 1 0 > release 0 release 1\n", 1, 0, 0, 0 },
 };
 
@@ -364,6 +394,27 @@ Test(coordinator, the_first_cause_is_found)
         cr_expect_str_eq(event.reason, rows[i].reason, "case %s: %s", rows[i].name, event.reason);
         bench_free(&b);
     }
+}
+
+Test(coordinator, a_hang_is_told_with_what_waits_and_where_the_evidence_is)
+{
+    struct bench b = bench_new(HANGS, MEMBERS);
+    auto_buf struct buf ring = BUF_INIT(65536);
+
+    (void)snprintf(b.c.evidence_dir, sizeof b.c.evidence_dir, "/volume/evidence");
+    run_script(&b, "hang", UP "progress 0 7 1 >\nprogress 1 7 1 >\nprogress 2 7 1 >\nprogress 0 8 1 >\nprogress 2 8 1 >\nstalled 1 >\nwait 1500 >\n"
+                           "wait 1000 > dump 0 dump 1 dump 2\n");
+    coordinator_describe_ring(&b.c, &b.now, &ring);
+    cr_expect(strstr(buf_text(&ring), "worker-0         1  Running   7 ") != NULL, "%s", buf_text(&ring));
+    cr_expect(strstr(buf_text(&ring), "<- taken for the cause") > strstr(buf_text(&ring), "worker-0 ") &&
+              strstr(buf_text(&ring), "<- taken for the cause") < strstr(buf_text(&ring), "worker-1 "), "%s", buf_text(&ring));
+    run_script(&b, "hang", "dumped 0 >\ndumped 1 >\ndumped 2 > abort 1 abort\n");
+    const struct failure *f = &b.c.history.rounds[0].cause;
+    cr_expect(f->class == FAILURE_HANG && f->index == 0 && f->role == ROLE_WORKER && f->rank.set && f->rank.value == 1 && !f->has_exit);
+    cr_expect_str_eq(f->reason, "Hang");
+    cr_expect_str_eq(f->message, "worker-0 made no first step for 2 s since step 7 and uses no CPU; \"g\" has waited");
+    cr_expect_str_eq(f->evidence, "/volume/evidence/hang-1-1-worker-0");
+    bench_free(&b);
 }
 
 Test(coordinator, lost_steps_are_counted_from_where_the_job_goes_on)

@@ -11,6 +11,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "sidecar/launch/descend.h"
+#include "sidecar/launch/look.h"
 #include "sidecar/launch/oom.h"
 #include "sidecar/launch/spawn.h"
 
@@ -49,6 +50,56 @@ Test(launch, descendants_are_found_in_any_order)
     descend_mark(99, pids, parents, below, COUNT(pids));
     for (size_t i = 0; i < COUNT(pids); i++)
         cr_expect_not(below[i], "pid %d", (int)pids[i]);
+}
+
+Test(launch, cpu_time_and_state_are_read_out_of_a_stat_line)
+{
+    static const struct { const char *name, *text; bool well; char state; uint64_t ticks; } rows[] = {
+        { "plain", "12 (sh) S 7 12 12 0 -1 4194560 1 2 3 4 10 20 300 4000 20 0 1 0 99", true, 'S', 4330 },
+        { "a name with a bracket", "12 (a) R) t 7 12 12 0 -1 4194560 1 2 3 4 1 2 3 4 20 0", true, 't', 10 },
+        { "cut off", "12 (sh) S 7 12 12 0 -1 4194560 1 2 3 4 10 20", false, 0, 0 },
+        { "empty", "", false, 0, 0 },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char state = 0;
+        uint64_t ticks = 0;
+        bool well = look_parse_stat(rows[i].text, &state, &ticks);
+        cr_expect_eq(well, rows[i].well, "case %s", rows[i].name);
+        cr_expect(!well || (state == rows[i].state && ticks == rows[i].ticks), "case %s: %c %llu", rows[i].name, state, (unsigned long long)ticks);
+    }
+}
+
+Test(launch, a_signal_is_sent_to_those_alone_that_catch_it)
+{
+    static const struct { const char *name, *status; int number; bool catches; } rows[] = {
+        { "caught", "Name:\tx\nSigIgn:\t0000000000001000\nSigCgt:\t0002000000000002\n", 50, true },
+        { "another", "Name:\tx\nSigCgt:\t0002000000000002\n", 49, false },
+        { "ignored is not caught", "Name:\tx\nSigIgn:\t0002000000000000\nSigCgt:\t0000000000000000\n", 50, false },
+        { "a name that says so", "Name:\tSigCgt:\t0002000000000000\nSigCgt:\t0000000000000000\n", 50, false },
+        { "not there", "Name:\tx\n", 50, false },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++)
+        cr_expect_eq(look_catches(rows[i].status, rows[i].number), rows[i].catches, "case %s", rows[i].name);
+}
+
+Test(launch, an_address_is_found_in_its_library)
+{
+    static const char maps[] = "55d0c0000000-55d0c0001000 r--p 00000000 fe:00 1   /usr/bin/python3.11\n"
+                               "7f0000000000-7f0000010000 r-xp 00026000 fe:00 2   /usr/lib/x86_64-linux-gnu/libc.so.6\n"
+                               "7f0000020000-7f0000030000 rw-p 00000000 00:00 0 \n"
+                               "7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0   [vdso]";
+    static const struct { uint64_t address; const char *place; } rows[] = {
+        { 0x7f0000000123, "libc.so.6+0x26123" }, { 0x7f000000ffff, "libc.so.6+0x35fff" }, { 0x7f0000010000, "" },
+        { 0x55d0c0000010, "python3.11+0x10" },   { 0x7ffd00000010, "[vdso]+0x10" },       { 0, "" },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char place[160];
+        look_place(maps, rows[i].address, place);
+        cr_expect_str_eq(place, rows[i].place, "case %zu: %s", i, place);
+    }
 }
 
 static const char *value_in(char **environment, const char *name)

@@ -120,3 +120,28 @@ Test(message, history_keeps_the_newest_rounds)
     older.round = 8;
     cr_expect(history_is_newer(&older, &h));
 }
+
+Test(message, a_dump_has_a_name_that_a_directory_can_have)
+{
+    static const struct { const char *text; bool well; } rows[] = {
+        { "{\"fence\":\"4294967297\",\"name\":\"hang-1-1-worker-0\"}", true },
+        { "{\"fence\":\"4294967297\",\"name\":\"../../etc\"}", false },
+        { "{\"fence\":\"4294967297\",\"name\":\"a/b\"}", false },
+        { "{\"fence\":\"4294967297\",\"name\":\"\"}", false },
+        { "{\"fence\":\"4294967297\"}", false },
+        { "{\"name\":\"x\"}", false },
+        { "{\"fence\":\"1\",\"name\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}", false },
+    };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct error e = ERROR_INIT;
+        struct dump_word w;
+        auto_json cJSON *o = cJSON_Parse(rows[i].text);
+        cr_expect_eq(dump_decode(o, &w, &e) == 0, rows[i].well, "case %zu: %s", i, e.text);
+        if (!rows[i].well)
+            continue;
+        auto_json cJSON *again = dump_encode(&w);
+        auto_free char *text = cJSON_PrintUnformatted(again);
+        cr_expect_str_eq(text, rows[i].text, "case %zu", i);
+    }
+}
