@@ -613,14 +613,15 @@ def test_stdout_and_stderr_of_one_file_keep_their_order(launch_path, sidecar, tm
 def test_a_reader_that_is_slow_holds_up_the_process_and_not_the_launcher(launch_path, sidecar, tmp_path, wait_for):
     """The process writes more than two pipes hold; nobody reads. The launcher still hears the sidecar, and all of it arrives later."""
     read_end, write_end = os.pipe()
-    program = script(tmp_path, "import sys, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.stderr.write('x' * (1 << 20))\n")
+    program = script(tmp_path, "import sys, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                               f"open('{tmp_path}/ready', 'w').close()\nsys.stderr.write('x' * (1 << 20))\n")
     process = subprocess.Popen([launch_path, "--socket", sidecar.path, "--", *program], stdin=subprocess.DEVNULL, stderr=write_end)
     os.close(write_end)
     sidecar.accept()
     sidecar.start()
     sidecar.read(STARTED)
     os.set_blocking(read_end, False)
-    wait_for(lambda: not select.select([], [], [], 0.05)[0] and pathlib.Path(f"/proc/{process.pid}").exists(), what="a full pipe")
+    wait_for((tmp_path / "ready").exists)
     sidecar.stop(grace_ms=200)
     exited = sidecar.read(EXITED, 20)
     assert os.WIFSIGNALED(exited.status) and exited.tail.strip("x") == ""
