@@ -53,6 +53,83 @@ def test_every_collective_of_torch_distributed(run):
     run(3, "python", ROOT / "tests/programs/torch_backend.py")
 
 
+MESSAGES = """
+import torch, torch.distributed as dist
+dist.init_process_group("ringmaster")
+rank, size = dist.get_rank(), dist.get_world_size()
+
+# round and round, blocking
+token = torch.zeros(5)
+for turn in range(3):
+    if rank == 0:
+        token += 1
+        dist.send(token, 1 % size)
+        assert dist.recv(token, size - 1) == size - 1
+    else:
+        assert dist.recv(token, rank - 1) == rank - 1
+        token += 1
+        dist.send(token, (rank + 1) % size)
+if rank == 0:
+    assert token.tolist() == [3.0 * size] * 5, token
+
+# tags: not in the order in which they were sent; kinds of tensors
+if rank == 0:
+    works = [dist.isend(torch.full((3, 2), 10 * tag, dtype=torch.int64), 1, tag=tag) for tag in range(3)]
+    works += [dist.isend(torch.arange(12.0).view(3, 4).t(), 1, tag=9), dist.isend(torch.ones(200000, dtype=torch.bfloat16), 1, tag=8)]
+    [work.wait() for work in works]
+elif rank == 1:
+    for tag in (2, 0, 1):
+        got = torch.empty(3, 2, dtype=torch.int64)
+        dist.recv(got, 0, tag=tag)
+        assert (got == 10 * tag).all(), (tag, got)
+    big, turned = torch.empty(200000, dtype=torch.bfloat16), torch.empty(3, 4).t()
+    dist.recv(big, 0, tag=8)
+    dist.recv(turned, 0, tag=9)
+    assert big.sum() == 200000 and torch.equal(turned, torch.arange(12.0).view(3, 4).t())
+
+# both ways at once, with all
+mine = [torch.full((2,), float(rank)) for _ in range(size)]
+theirs = [torch.empty(2) for _ in range(size)]
+others = [r for r in range(size) if r != rank]
+batch = [dist.P2POp(dist.isend, mine[r], r) for r in others] + [dist.P2POp(dist.irecv, theirs[r], r) for r in others]
+[work.wait() for work in dist.batch_isend_irecv(batch)]
+assert all((theirs[r] == r).all() for r in others), theirs
+
+# many, beside a collective; and in a smaller group, whose ranks count anew
+for n in range(40):
+    dist.isend(torch.tensor([float(n)]), (rank + 1) % size)
+total = torch.ones(1)
+dist.all_reduce(total)
+for n in range(40):
+    got = torch.empty(1)
+    dist.recv(got, (rank - 1) % size)
+    assert got.item() == n, (got, n)
+pair = dist.new_group([0, size - 1])
+if rank == 0:
+    dist.send(torch.tensor([7]), size - 1, group=pair)
+elif rank == size - 1:
+    got = torch.empty(1, dtype=torch.int64)
+    dist.recv(got, 0, group=pair)
+    assert got.item() == 7
+
+try:
+    dist.recv(torch.empty(1))
+except NotImplementedError as error:
+    assert "from which rank" in str(error)
+else:
+    raise AssertionError("from any source")
+dist.barrier()
+dist.destroy_process_group()
+print("all well", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_messages_of_torch_distributed(run, ranks):
+    logs = run(ranks, "python", "-c", MESSAGES)
+    assert all("all well" in log for log in logs.values()), logs
+
+
 def test_data_parallel_training_has_the_loss_curve_that_it_has_over_gloo(run):
     curves = {}
     for backend in ("ringmaster", "gloo"):

@@ -58,8 +58,8 @@ def test_sums_are_as_near_as_their_form_can_be(run, ranks):
             for wire in ("plain", "float16", "bfloat16", "int8"):
                 total = rm.allreduce(a[rank], op=rm.Sum, name=f"s.{wire}.{count}", wire=wire)
                 mean = rm.allreduce(a[rank], op=rm.Average, name=f"a.{wire}.{count}", wire=wire, prescale_factor=0.5, postscale_factor=4)
-                show(wire=wire, count=count, off=float(np.abs(total - right).max()), off_mean=float(np.abs(mean - 2 * right / size).max()), bits=[bits(total), bits(mean)],
-                     large=float(np.abs(right).max()))
+                show(wire=wire, count=count, off=float(np.abs(total - right).max()), off_mean=float(np.abs(mean - 2 * right / size).max()),
+                     bits=[bits(total), bits(mean)], large=float(np.abs(right).max()))
         """,
         ranks,
     )

@@ -5,13 +5,14 @@
     model = torch.nn.parallel.DistributedDataParallel(model)
 
 Ranks are those that Ringmaster has given; `frameworks: [PyTorch]` and `ringmaster run -np` set what env:// reads. Tensors on a GPU travel
-through pinned host memory. There is no send and recv.
+through pinned host memory. `send` and `recv` are there for up to 16 ranks.
 """
 
 import collections
 import ctypes
 import functools
 import inspect
+import itertools
 import threading
 import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
@@ -24,6 +25,7 @@ from .. import _basics, _core, _submit
 from .._submit import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER, Buffer, Handle
 from . import _memory
 
+MESSAGE_RANKS = 16  # as many ranks can send to each other: every pair of them is a process set
 NAMES = 1024  # of requests in a group, used again and again: the ring knows them then
 
 # enum rm_op
@@ -97,6 +99,7 @@ class _Work(dist.Work):
         self._failure: Optional[BaseException] = None
         self._begin: Optional[torch.futures.Future] = None
         self._future: Optional[torch.futures.Future] = None
+        self._source: Optional[int] = None  # of a message
 
     def complete(self) -> None:
         """Brings the results to where they belong. Called once, when the requests are done or may be waited for."""
@@ -154,6 +157,8 @@ class _Work(dist.Work):
         return self._outputs
 
     def source_rank(self) -> int:
+        if self._source is not None:
+            return self._source
         raise RuntimeError("sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call.")
 
     def get_future(self) -> torch.futures.Future:
@@ -243,12 +248,19 @@ class ProcessGroupRingmaster(dist.ProcessGroup):
         self._ranks, self._set, self._label = list(ranks), _set_of(ranks), name
         self._count = 0
         self._in_flight: Deque[Handle] = collections.deque(maxlen=NAMES)
+        self._message_counts: Dict[Tuple[int, int, int], int] = collections.defaultdict(int)
+        self._messages: Dict[Tuple[int, int, int], Deque[Handle]] = {}  # by sender, receiver and tag
 
     def getBackendName(self) -> str:
         return "ringmaster"
 
     def name(self) -> str:
         return "ringmaster"
+
+    supports_coalescing = False  # what torch asks a backend for; a batch of messages is sent one by one
+
+    def _get_backend(self, _device: Any) -> "ProcessGroupRingmaster":
+        return self
 
     # ---- requests ----
 
@@ -412,13 +424,53 @@ class ProcessGroupRingmaster(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    def _no_messages(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError(
-            "the ringmaster backend has collectives only, no send and recv; make a group with the gloo backend for them: "
-            'torch.distributed.new_group(backend="gloo")'
-        )
+    # ---- messages ----
 
-    send = recv = recv_anysource = recvAnysource = _no_messages
+    def _message(self, tensors: List[torch.Tensor], source: int, destination: int, tag: int) -> _Work:
+        """A broadcast among two. Both ends count what goes from one to the other with this tag, so messages of a tag keep their order."""
+        pair = tuple(sorted((self._ranks[source], self._ranks[destination])))
+        if len(tensors) != 1 or source == destination:
+            raise ValueError("send and recv take one tensor, and another rank than this one")
+        if _basics.size() > 2 and pair not in _sets:
+            raise NotImplementedError(
+                f"the ringmaster backend has send and recv for up to {MESSAGE_RANKS} ranks; make a group with the gloo backend for them: "
+                'torch.distributed.new_group(backend="gloo")'
+            )
+        hosts, stream = _reachable(tensors)
+        _memory.check("a message of the ringmaster backend", hosts[0])
+        under_way = self._messages.setdefault((source, destination, tag), collections.deque())
+        while under_way and (_is_done(under_way[0]) or len(under_way) >= NAMES):
+            if _is_done(under_way[0]):
+                under_way.popleft()
+            else:
+                time.sleep(0.001)  # its name is used again now
+        number = self._message_counts[(source, destination, tag)]
+        self._message_counts[(source, destination, tag)] = number + 1
+        buffer = Buffer(hosts[0].data_ptr(), hosts[0].data_ptr(), tuple(hosts[0].shape), _memory.CODES[hosts[0].dtype])
+        name = f"torch.{self._label}.{source}.to.{destination}.{tag}.{number % NAMES}"
+        handle = _submit.submit(
+            BROADCAST, name, [buffer], root=self._ranks[source], process_set=_set_of(pair), keep=hosts, done=_tell, stream=stream
+        )
+        under_way.append(handle)
+
+        def finish(_: List[Handle]) -> None:
+            if self.rank() == destination and hosts[0].data_ptr() != tensors[0].data_ptr():
+                tensors[0].detach().copy_(hosts[0])
+
+        work = _Work([handle], finish, list(tensors))
+        work._source = source
+        return work
+
+    def send(self, tensors: List[torch.Tensor], dstRank: int, tag: int = 0) -> _Work:
+        return self._message(tensors, self.rank(), dstRank, tag)
+
+    def recv(self, tensors: List[torch.Tensor], srcRank: int, tag: int = 0) -> _Work:
+        return self._message(tensors, srcRank, self.rank(), tag)
+
+    def recv_anysource(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("the ringmaster backend does not receive from any source; say from which rank, recv(tensor, src=...)")
+
+    recvAnysource = recv_anysource
 
 
 # ---- registration ------------------------------------------------------------------------------------------------------
@@ -437,6 +489,9 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroupRingmaster:
         if size != _basics.size():
             raise ValueError(f"torch.distributed has {size} ranks, Ringmaster {_basics.size()}")
         _sets.clear()
+        for pair in itertools.combinations(range(size), 2):  # for send and recv: every rank makes them, now or never
+            if 2 < size <= MESSAGE_RANKS:
+                _set_of(pair)
     return ProcessGroupRingmaster(rank, size, ranks, str(options.group_id))
 
 
