@@ -33,7 +33,7 @@ FOREIGN = {
     "cjson/": {"lib/base/"},
     "openssl/": {"lib/base/crypto.c", "lib/base/certificate.c", "lib/base/tls.c"},
     "libwebsockets.h": {"operator/surface_parts.h"},
-    "curl/": {"lib/kube/client.c", "lib/kube/transfer.c", "lib/kube/transfer.h"},
+    "curl/": {"lib/kube/client.c", "lib/kube/socks.c", "lib/kube/socks.h", "lib/kube/transfer.c", "lib/kube/transfer.h"},
     "tensorflow/": {"client/tensorflow/"},
 }
 

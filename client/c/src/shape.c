@@ -28,11 +28,11 @@ struct measure { uint64_t elements, bytes, rows, row_elements; };
 static int measure(const struct rm_collective *c, const struct rm_tensor *t, bool in, bool out, struct measure *ret)
 {
     const char *op = what(c->kind);
+    *ret = (struct measure){ .rows = 1, .row_elements = 1 };
     if (t->dtype < RM_U8 || t->dtype > RM_I16)
         return text_fail(RM_INVALID, "%s \"%s\": %d is no dtype", op, c->name, t->dtype);
     if (t->ndim < 0 || t->ndim > NDIM_MAX || (t->ndim > 0 && t->shape == NULL))
         return text_fail(RM_INVALID, "%s \"%s\": a shape of %d dimensions; 0 to %d are possible", op, c->name, t->ndim, NDIM_MAX);
-    *ret = (struct measure){ .rows = 1, .row_elements = 1 };
     bool too_large = false, empty = false;
     for (int i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
