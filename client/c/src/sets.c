@@ -198,7 +198,7 @@ RM_API int rm_process_set_remove(int set)
     if (c->size == 1)
         return text_fail(RM_NOT_FOUND, "there is no process set %d", set);
     struct submission s = { .name = "ringmaster.process_set.remove", .op = SHM_OP_SET_REMOVE, .count = (uint64_t)set };
-    uint64_t removed;
+    uint64_t removed = 0;
     status = run(&s, &removed);
     if (status != RM_OK)
         return status;
