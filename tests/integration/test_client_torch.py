@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from conftest import BUILD, PATIENCE_S, ROOT
+from conftest import PATIENCE_S, ROOT
 from group import Group
 
 VENV = ROOT / "build/venv-torch"
@@ -160,7 +160,7 @@ def test_a_world_that_is_not_ringmasters_is_refused(run):
 
 
 def test_gpu_tensors_are_handed_over_as_they_are(run):
-    logs = run(2, "python", ROOT / "tests/programs/torch_gpu.py", BUILD / "tests/gpu/libcuda.so.1")
+    logs = run(2, "python", ROOT / "tests/programs/torch_gpu.py", ROOT / "build/tests/gpu/libcuda.so.1")
     assert [logs[rank].splitlines()[-1] for rank in range(2)] == ["right 0", "right 1"]
 
 

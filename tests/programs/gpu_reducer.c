@@ -143,6 +143,12 @@ int main(int argc, char **argv)
     }
     int rank = rm_rank();
     rm_shutdown();
+    for (size_t i = 0; i < sizeof(COUNTS) / sizeof(COUNTS[0]); i++)
+        cuda->free(single[i]);
+    for (int i = 0; i < TENSORS; i++)
+        cuda->free(small[i]);
+    cuda->free(from_root);
+    cuda->stream_free(stream);
     printf("right %d, %d left\n", rank, cuda->live());
     return 0;
 }

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <math.h>
 
+#include "client/c/src/client.h"
 #include "tests/gpu/fake_cuda.h"
 
 static const struct fake_cuda *cuda;
@@ -214,6 +215,29 @@ static void shutdown_waits_for_copies(void)
     cuda->free(in);
 }
 
+/* A stream that does not come to an end keeps nobody. Its copies write to the arena later, so that stays. */
+static void shutdown_does_not_wait_for_ever(void)
+{
+    int64_t count = 200000;
+    float *in = cuda->alloc(0, (size_t)count * 4);
+    void *stream = cuda->stream_new();
+    struct work w = { .at = in };
+    rm_handle handle = 0;
+    int usual_ms = the_client.gpu_settle_ms;
+
+    attach();
+    the_client.gpu_settle_ms = 50;
+    cuda->put(stream, wait_until_it_may, &w);
+    CHECK(submit_floats(RM_ALLREDUCE, "for ever", in, in, count, stream, &handle) == RM_OK, "%s", rm_error_text());
+    rm_shutdown();
+    end_sidecar();
+    CHECK(cuda->live() == 1 && cuda->depth() == 0, "%d things of the driver are left; the pinned arena alone is to be", cuda->live());
+    the_client.gpu_settle_ms = usual_ms;
+    atomic_store(&w.may, 1);
+    cuda->stream_free(stream);
+    cuda->free(in);
+}
+
 static void refusals_are_in_words(void)
 {
     int64_t four = 4;
@@ -417,6 +441,7 @@ int main(int argc, char **argv)
         { "alone it is scaled in place", alone_it_is_scaled_in_place },
         { "the device fails while it works", the_device_fails_while_it_works },
         { "every call fails in turn", every_call_fails_in_turn },
+        { "shutdown does not wait for ever", shutdown_does_not_wait_for_ever }, /* the last: it leaves the arena pinned */
     };
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     cuda = library == NULL ? NULL : dlsym(library, "fake_cuda");

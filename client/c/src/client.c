@@ -19,9 +19,11 @@
 #define CONNECT_TIMEOUT_MS 10000 /* the sidecar started this process: it is there, or about to come back */
 #define ATTACH_TIMEOUT_MS 60000
 #define ELASTIC_TIMEOUT_MS 600000
+#define GPU_SETTLE_MS 10000
 
 struct client the_client = { .init_lock = PTHREAD_MUTEX_INITIALIZER, .send_lock = PTHREAD_MUTEX_INITIALIZER,
-                             .lock = PTHREAD_MUTEX_INITIALIZER, .gpu.lock = PTHREAD_MUTEX_INITIALIZER, .talk.fd = -1 };
+                             .lock = PTHREAD_MUTEX_INITIALIZER, .gpu.lock = PTHREAD_MUTEX_INITIALIZER, .talk.fd = -1,
+                             .gpu_settle_ms = GPU_SETTLE_MS };
 
 int64_t client_now_ms(void)
 {
@@ -288,7 +290,6 @@ static void forget(struct client *c)
     requests_detach(&c->requests);
     arena_release(&c->small);
     arena_release(&c->large);
-    gpu_close(&c->gpu, c->gpu_settled);
     if (c->gpu_settled)
         shared_unmap(&c->shared);
     else
@@ -355,6 +356,7 @@ static void leave(struct client *c)
 {
     pthread_join(c->thread, NULL);
     checkpoint_forget();
+    gpu_close(&c->gpu, c->gpu_settled); /* without lock, which host functions take */
     pthread_mutex_lock(&c->lock);
     while (c->requests.pieces_in_flight > 0 || c->looking) /* other threads still copy into the arena, or look at the queue */
         pthread_cond_wait(&c->changed, &c->lock);
@@ -377,6 +379,7 @@ static int init_locked(struct client *c, const char *framework)
     if (!prepared)
         once_a_process();
     prepared = true;
+    gpu_allow(&c->gpu);
     const char *path = getenv("RINGMASTER_SOCKET");
     if (path == NULL || path[0] == '\0') {
         c->rank = c->local_rank = 0;

@@ -60,6 +60,7 @@ struct client {
     struct shared shared;
     struct arena small, large;  /* request.h, areas */
     struct gpu gpu;             /* but for `failed` under its own lock */
+    int gpu_settle_ms;          /* for how long the end waits for copies; tests shorten it */
     bool gpu_settled;           /* the completion thread's last word: nothing writes to the arena any more */
     struct requests requests;
     struct sets sets;

@@ -160,7 +160,7 @@ static int open_for(struct gpu *g, int ordinal, void *arena, uint64_t arena_byte
 
 static int open_driver(struct gpu *g)
 {
-    int status = g->open ? RM_OK : cuda_open(&g->driver);
+    int status = g->closed ? text_fail(RM_NOT_INITIALIZED, "rm_shutdown was called") : g->open ? RM_OK : cuda_open(&g->driver);
     g->open |= status == RM_OK;
     return status;
 }
@@ -419,9 +419,17 @@ bool gpu_settle(struct gpu *g, int timeout_ms)
     return status != RM_TIMEOUT; /* a device that has failed writes nothing any more */
 }
 
+void gpu_allow(struct gpu *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->closed = false;
+    pthread_mutex_unlock(&g->lock);
+}
+
 void gpu_close(struct gpu *g, bool settled)
 {
     pthread_mutex_lock(&g->lock);
+    g->closed = true;
     if (settled && g->arena != NULL) {
         bool entered = enter(g, g->devices) == RM_OK;
         (void)g->driver.cuMemHostUnregister(g->arena);

@@ -40,7 +40,7 @@ struct gpu_device {
 struct gpu {
     pthread_mutex_t lock;         /* guards opening; what is open stays until gpu_close */
     struct cuda_driver driver;
-    bool open;
+    bool open, closed;            /* closed: nothing may be opened until gpu_allow */
     struct gpu_device *devices;
     uint8_t *arena;               /* pinned; NULL: not yet */
     bool failed;                  /* with the client's lock: copies that were begun may never tell their end */
@@ -71,7 +71,9 @@ int gpu_check(struct gpu *g);
 /* Waits until nothing of ours is under way, so that the arena may go. False: after timeout_ms something still is (the program's stream
  * does not come to our mark). */
 bool gpu_settle(struct gpu *g, int timeout_ms);
-/* Gives everything back; when it has not settled, all but the arena, into which a device may still write. */
+/* Between gpu_close and the next gpu_allow gpu_of fails with RM_NOT_INITIALIZED: nothing is pinned while the arena goes. */
+void gpu_allow(struct gpu *g);
+/* Gives everything back; when it has not settled, all but the arena, into which a device may still write. Not with the client's lock: a driver may wait for host functions. */
 void gpu_close(struct gpu *g, bool settled);
 
 #endif

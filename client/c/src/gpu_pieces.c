@@ -10,7 +10,6 @@
 
 #include "client.h"
 
-#define SETTLE_MS 10000
 
 static void *token_of(const struct client *c, const struct piece *p)
 {
@@ -205,7 +204,7 @@ bool pieces_settle(struct client *c)
     while (c->requests.starting > 0)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
-    bool settled = gpu_settle(&c->gpu, SETTLE_MS);
+    bool settled = gpu_settle(&c->gpu, c->gpu_settle_ms);
     pthread_mutex_lock(&c->lock);
     while (c->requests.on_gpu > 0 || c->requests.landed != NULL) { /* the lock is dropped meanwhile, and more may land */
         pieces_land(c);

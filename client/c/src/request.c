@@ -51,7 +51,9 @@ bool requests_attach(struct requests *q, uint64_t arena_bytes)
         return false;
     q->piece_count = REQUEST_IN_FLIGHT;
     q->free_pieces = NULL;
+    q->sessions++;
     for (uint32_t i = q->piece_count; i-- > 0;) {
+        q->pieces[i].serial = q->sessions << 24; /* a copy of an earlier session may land yet, and must not be taken for one of this */
         q->pieces[i].next_free = q->free_pieces;
         q->free_pieces = &q->pieces[i];
     }

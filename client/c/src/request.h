@@ -136,6 +136,7 @@ struct requests {
     struct piece *ahead;        /* piece 1 of a request whose piece 0 is under way: it waits for its turn */
     bool ahead_is_there;        /* false: its data are still being copied */
     uint32_t piece_count, pieces_in_flight, copying;
+    uint32_t sessions;          /* how often it was attached */
     uint32_t on_gpu;            /* pieces that are ENTERING or LEAVING */
     uint32_t starting;          /* threads that are about to start a copy, without lock */
     struct piece *landed;       /* by next_landed, the newest first */
@@ -176,7 +177,7 @@ void piece_leave(struct client *c, struct piece *p);
 void pieces_land(struct client *c);     /* ends what has landed */
 void pieces_watch(struct client *c);    /* without lock: has a GPU failed? Asks every PIECES_WATCH_MS at most */
 void pieces_drop_failed(struct client *c); /* when a GPU has failed: ends what will never land */
-/* At the end, when nothing new begins: waits for all copies, 10 s at most. False: some may still write to the arena. */
+/* At the end, when nothing new begins: waits for all copies, gpu_settle_ms at most. False: some may still write to the arena. */
 bool pieces_settle(struct client *c);
 #define PIECES_WATCH_MS 100
 
