@@ -73,7 +73,8 @@ int gpu_check(struct gpu *g);
 bool gpu_settle(struct gpu *g, int timeout_ms);
 /* Between gpu_close and the next gpu_allow gpu_of fails with RM_NOT_INITIALIZED: nothing is pinned while the arena goes. */
 void gpu_allow(struct gpu *g);
-/* Gives everything back; when it has not settled, all but the arena, into which a device may still write. Not with the client's lock: a driver may wait for host functions. */
+/* Gives everything back; when it has not settled, all but the arena, into which a device may still write. Not with the client's lock: a
+ * driver may wait for host functions. */
 void gpu_close(struct gpu *g, bool settled);
 
 #endif
