@@ -45,6 +45,7 @@ LDFLAGS ?=
 ALL_LDFLAGS := $(filter -fsanitize% -fno-sanitize%,$(OPT)) -pthread -pie -Wl,--gc-sections $(LDFLAGS)
 LIBS := -Wl,--as-needed -lcjson -lyaml -lssl -lcrypto -lm
 LIBS_kube := -lcurl
+LIBS_s3 := -lcurl
 LIBS_operator := $(LIBS_kube) -lwebsockets
 
 .PHONY: all
@@ -58,6 +59,7 @@ help: ## list the verbs
 # ---- rooms -----------------------------------------------------------------------------------------------------------
 SRC_base := $(wildcard lib/base/*.c)
 SRC_wire := $(wildcard lib/wire/*.c)
+SRC_s3 := $(wildcard lib/s3/*.c)
 SRC_checkpoint := $(wildcard lib/checkpoint/*.c)
 SRC_job := $(wildcard lib/job/*.c)
 SRC_kube := $(wildcard lib/kube/*.c)
@@ -65,7 +67,7 @@ SRC_sidecar := $(filter-out sidecar/main.c,$(wildcard sidecar/*.c sidecar/ring/*
 SRC_launch := $(filter-out sidecar/launch/main.c,$(wildcard sidecar/launch/*.c))
 SRC_cli := $(filter-out cli/main.c,$(wildcard cli/*.c))
 SRC_operator := $(filter-out operator/main.c,$(wildcard operator/*.c))
-ROOMS := base wire checkpoint kube job sidecar launch cli operator
+ROOMS := base wire s3 checkpoint kube job sidecar launch cli operator
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(call obj,$(SRC_$(r)))))
@@ -103,9 +105,10 @@ PROGRAMS := $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar $(BUILD)/bin
 .PHONY: programs
 programs: $(PROGRAMS) ## build the programs alone
 
-$(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
+$(BUILD)/bin/ringmaster: $(call obj,cli/main.c) $(LIB_cli) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster: LIBS += $(LIBS_kube)
-$(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
+$(BUILD)/bin/ringmaster-sidecar: LIBS += $(LIBS_s3)
+$(BUILD)/bin/ringmaster-sidecar: $(call obj,sidecar/main.c) $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base)
 $(BUILD)/bin/ringmaster $(BUILD)/bin/ringmaster-sidecar:
 	@mkdir -p $(@D)
 	$(call say,link,$@)
@@ -237,10 +240,10 @@ $(TOP)/bench/openmpi: bench/allreduce/openmpi.c bench/allreduce/figures.h | $(TO
 $(TOP)/bench/gloo: bench/allreduce/gloo.cc bench/allreduce/figures.h | $(TOP)/.deps-apt-allreduce
 	@mkdir -p $(@D)
 	$(Q)g++ -O2 -o $@ $< -lgloo -lpthread
-$(TOP)/bench/ring: bench/allreduce/ring.c bench/allreduce/figures.h $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
+$(TOP)/bench/ring: bench/allreduce/ring.c bench/allreduce/figures.h $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base)
 	@mkdir -p $(@D)
 	$(call say,link,$@)
-	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base) $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base) $(LIBS) $(LIBS_s3)
 
 # ---- installing -------------------------------------------------------------------------------------------------------
 INSTALLED_BIN := ringmaster ringmaster-sidecar ringmaster-launch ringmaster-operator

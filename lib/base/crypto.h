@@ -18,6 +18,8 @@ MUST_CHECK int crypto_random(void *bytes, size_t len, struct error *e);
 struct crypto_part { const void *bytes; size_t len; };
 void crypto_hmac(const uint8_t key[CRYPTO_KEY_BYTES], const struct crypto_part *parts, size_t count,
                  uint8_t ret_mac[CRYPTO_MAC_BYTES]);
+/* HMAC-SHA256 as RFC 2104 has it, for protocols that ask for it. */
+void crypto_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len, uint8_t ret_mac[CRYPTO_MAC_BYTES]);
 void crypto_sha256(const void *bytes, size_t len, uint8_t ret_digest[32]);
 void crypto_sha1(const void *bytes, size_t len, uint8_t ret_digest[20]); /* for protocols that ask for it; proves nothing */
 bool crypto_equal(const void *a, const void *b, size_t len); /* constant time */
