@@ -53,7 +53,8 @@ static int of_job(const char *dir, struct where *ret_where, struct error *e)
     }
     const char *path = file.job->spec.checkpoint.path;
     *ret_where = (struct where){ .job = xstrdup(file.job->uid) };
-    ret_where->place = path && (strncmp(path, "s3://", 5) == 0 || (path[0] == '/' && is_dir(path))) ? xstrdup(path) : jobdir_path(&d, "checkpoints");
+    bool as_it_is = path && (strncmp(path, VOLUME_S3, strlen(VOLUME_S3)) == 0 || (path[0] == '/' && is_dir(path)));
+    ret_where->place = as_it_is ? xstrdup(path) : jobdir_path(&d, "checkpoints");
     jobdir_release(&d);
     return 0;
 }
@@ -73,21 +74,46 @@ static int take_job(void *ctx, const char *name, struct error *e)
     return 0;
 }
 
+/* One job, or the one that was named. `listed`: how the listing ended. */
+static int choose_job(const char *dir, struct jobs *j, int listed, struct where *ret_where, struct error *e)
+{
+    int result = listed;
+    if (result == 0 && j->count == 0)
+        result = j->only ? error_set(e, ERROR_NOT_FOUND, "%s holds no checkpoints of a job \"%.80s\"", dir, j->only)
+                         : error_set(e, ERROR_NOT_FOUND, "%s holds no checkpoints: it is no job's directory and no directory of checkpoints", dir);
+    else if (result == 0 && j->count > 1)
+        result = error_set(e, ERROR_INVALID, "%s holds checkpoints of %zu jobs; choose one with --job: %s%s", dir, j->count, buf_text(&j->list),
+                           buf_ok(&j->list) ? "" : "...");
+    if (result == 0)
+        *ret_where = (struct where){ .place = xstrdup(dir), .job = TAKE(j->found) };
+    free(j->found);
+    buf_release(&j->list);
+    return result;
+}
+
 static int of_place(const char *dir, const char *job, struct where *ret_where, struct error *e)
 {
     struct jobs j = { .dir = dir, .only = job, .list = BUF_INIT(200) };
-    int result = io_each_entry(dir, take_job, &j, e);
-    if (result == 0 && j.count == 0)
-        result = job ? error_set(e, ERROR_NOT_FOUND, "%s holds no checkpoints of a job \"%.80s\"", dir, job)
-                     : error_set(e, ERROR_NOT_FOUND, "%s holds no checkpoints: it is no job's directory and no directory of checkpoints", dir);
-    else if (result == 0 && j.count > 1)
-        result = error_set(e, ERROR_INVALID, "%s holds checkpoints of %zu jobs; choose one with --job: %s%s", dir, j.count, buf_text(&j.list),
-                           buf_ok(&j.list) ? "" : "...");
-    if (result == 0)
-        *ret_where = (struct where){ .place = xstrdup(dir), .job = TAKE(j.found) };
-    free(j.found);
-    buf_release(&j.list);
-    return result;
+    return choose_job(dir, &j, io_each_entry(dir, take_job, &j, e), ret_where, e);
+}
+
+static int take_prefix(void *ctx, const char *name, struct error *e)
+{
+    struct jobs *j = ctx;
+    (void)e;
+    if (!layout_uid_ok(name) || (j->only && strcmp(j->only, name) != 0))
+        return 0;
+    if (j->count++ == 0)
+        j->found = xstrdup(name);
+    buf_addf(&j->list, "%s%s", j->list.len ? ", " : "", name);
+    return 0;
+}
+
+static int of_bucket(const char *place, const char *job, const struct volume_options *options, struct where *ret_where, struct error *e)
+{
+    struct jobs j = { .dir = place, .only = job, .list = BUF_INIT(200) };
+    auto_free char *bare = xstrndup(place, strlen(place) - (place[strlen(place) - 1] == '/'));
+    return choose_job(bare, &j, volume_jobs(bare, options, take_prefix, &j, e), ret_where, e);
 }
 
 /* path is absolute, without links. */
@@ -110,12 +136,15 @@ static int of_directory(const char *path, const char *job, struct where *ret_whe
     return of_place(path, job, ret_where, e);
 }
 
-int where_find(const char *word, const char *default_dir, const char *job, struct where *ret_where, struct error *e)
+int where_find(const char *word, const char *default_dir, const char *job, const struct s3_config *s3, struct where *ret_where, struct error *e)
 {
     char path[PATH_MAX];
     const char *given = word ? word : default_dir;
+    struct volume_options options = { .s3 = s3 };
     if (!given)
         return error_set(e, ERROR_INVALID, "where are the checkpoints? give a job's directory or a directory of checkpoints");
+    if (strncmp(given, VOLUME_S3, strlen(VOLUME_S3)) == 0)
+        return of_bucket(given, job, &options, ret_where, e);
     auto_free char *named = jobdir_default(given, false);
     if (!is_dir(given) && !strchr(given, '/') && jobdir_holds_job(named))
         given = named;

@@ -8,13 +8,15 @@
 #include "base/text.h"
 
 static const struct command *const COMMANDS[] = {
-    &CHECKPOINT_LS, &CHECKPOINT_SHOW, &CHECKPOINT_VERIFY, &CHECKPOINT_EXPORT, &CHECKPOINT_PRUNE, &CHECKPOINT_SAVE, NULL,
+    &CHECKPOINT_LS, &CHECKPOINT_SHOW, &CHECKPOINT_VERIFY, &CHECKPOINT_EXPORT, &CHECKPOINT_PRUNE, &CHECKPOINT_PUSH, &CHECKPOINT_PULL,
+    &CHECKPOINT_SAVE, NULL,
 };
 
 int opened_init(const char *word, const struct checkpoint_words *words, struct opened *ret, struct error *e)
 {
     auto_opened struct opened o = OPENED_INIT;
-    if (where_find(word, words->default_dir, words->job, &o.where, e) != 0 || store_init(&o.store, o.where.place, o.where.job, NULL, e) != 0 ||
+    struct volume_options options = { .scratch = words->scratch, .s3 = &words->s3 };
+    if (where_find(word, words->default_dir, words->job, &words->s3, &o.where, e) != 0 || store_init(&o.store, o.where.place, o.where.job, &options, e) != 0 ||
         inspect_store(&o.store, &o.all, e) != 0)
         return -1;
     *ret = o;
@@ -57,7 +59,7 @@ static int unknown(const char *word)
         names[i] = word_of(COMMANDS[i]);
     const char *near = text_nearest(word, names);
     (void)error_set(&e, ERROR_INVALID, near ? "unknown word \"%.60s\"; did you mean \"%s\"?" : "unknown word \"%.60s\"; there are ls, show, verify, "
-                    "export, prune, and 'save %.60s' has a job save one now", word, near ? near : word);
+                    "export, prune, push, pull, and 'save %.60s' has a job save one now", word, near ? near : word);
     return command_usage("checkpoint", &e);
 }
 
@@ -84,10 +86,10 @@ static void more(FILE *out)
 }
 
 const struct command COMMAND_CHECKPOINTS = {
-    .name = "checkpoint", .summary = "list, check, export and prune checkpoints; have a job save one", .run = checkpoint,
+    .name = "checkpoint", .summary = "list, check, export, copy and prune checkpoints; have a job save one", .run = checkpoint,
     .takes = WORDS_OWN, .sub = COMMANDS,
     .usage = "checkpoint COMMAND [OPTIONS]",
-    .about = "Works on what the sidecars have committed: a directory, with or without a job that runs.",
+    .about = "Works on what the sidecars have committed, in a directory or on S3, with or without a job that runs.",
     .more = more,
     .examples = "ringmaster checkpoint ls mnist\n"
                 "ringmaster checkpoint verify ringmaster-jobs/mnist\n"

@@ -28,8 +28,16 @@ static int remove_one(const struct store *s, const struct inspection *i, struct 
     return store_remove(s, &i->generation, e);
 }
 
+/* Uploads to a bucket whose writers died, besides. */
+static int sweep(const struct opened *at, struct error *e)
+{
+    struct volume *v = at->store.volume;
+    return v->ops->sweep ? v->ops->sweep(v, lineage_head(&at->all.scan.lineage), e) : 0;
+}
+
 static int prune_all(const struct opened *at, const bool *goes, bool dry_run)
 {
+    struct error failed = ERROR_INIT;
     char size[TEXT_SIZE_MAX];
     uint64_t bytes = 0;
     size_t gone = 0, kept = 0;
@@ -47,6 +55,8 @@ static int prune_all(const struct opened *at, const bool *goes, bool dry_run)
         bytes += item->bytes;
         gone++;
     }
+    if (!dry_run && sweep(at, &failed) != 0)
+        return command_fail(CHECKPOINT_PRUNE.name, COMMAND_CANNOT_RUN, &failed);
     printf("%zu %s, %s; %zu stay%s\n", gone, dry_run ? "would go" : "removed", text_bytes(bytes, size), kept, kept == 1 ? "s" : "");
     return COMMAND_OK;
 }

@@ -23,9 +23,10 @@ static int checkpoint_place(struct runner *r, struct error *e)
     const char *path = r->job->spec.checkpoint.path;
     if (!r->job->spec.checkpoint.enabled)
         return 0;
-    if (path && strstr(path, "://"))
-        return error_set(e, ERROR_INVALID, "spec.checkpoint.path %.100s: 'ringmaster run' keeps checkpoints in a directory; give one, "
-                         "or leave the path out", path);
+    if (path && strncmp(path, "s3://", 5) == 0) {
+        r->checkpoint_dir = xstrdup(path);
+        return 0;
+    }
     if (path && path[0] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         r->checkpoint_dir = xstrdup(path);
         return 0;

@@ -15,7 +15,7 @@ store=(buildah --storage-driver vfs --root "$PWD/$out/store" --runroot "$PWD/$ou
 
 # stand_in LIBRARY...: libraries of these names in $stubs that have the symbols which libcurl takes from them and end the program when
 # one is called. Debian's libcurl speaks LDAP and RTMP too, and a quarter of the image would be what only these need (GnuTLS, SASL
-# and what is behind them). lib/kube lets libcurl speak http and https and nothing else.
+# and what is behind them). lib/kube and lib/s3 let libcurl speak http and https and nothing else.
 stubs=$PWD/$out/stubs
 stand_in() {
     local curl library symbols version
@@ -74,8 +74,11 @@ build() {
 }
 
 mkdir -p "$out"
+stand_in librtmp.so.1 libldap-2.5.so.0 liblber-2.5.so.0
 lay_out "$out/ringmaster-sidecar" ringmaster-sidecar
 root=$out/ringmaster-sidecar
+# Whom it trusts when checkpoints go to S3.
+install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 # What the sidecar's --install and the launcher's copy into the pod's shared directory.
 install -s -m 755 "$installed/usr/local/bin/ringmaster-launch" "$root/usr/local/bin/"
 mkdir -p "$root/usr/local/lib" "$root/usr/local/share/ringmaster"
@@ -84,7 +87,6 @@ strip --strip-unneeded "$root"/usr/local/lib/ringmaster/*.so
 cp -R "$installed/usr/local/share/ringmaster/python" "$root/usr/local/share/ringmaster/"
 build ringmaster-sidecar
 
-stand_in librtmp.so.1 libldap-2.5.so.0 liblber-2.5.so.0
 lay_out "$out/ringmaster-operator" ringmaster-operator
 build ringmaster-operator
 rm -rf "$out/store" "$out/run" "$stubs"

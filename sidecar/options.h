@@ -9,11 +9,13 @@
 
 #include "base/crypto.h"
 #include "job/restart.h"
+#include "s3/config.h"
 
 struct options {
     /* as given */
     const char *job, *job_uid, *role, *members, *coordinator, *address, *dir, *shm_dir, *checkpoint_dir, *key_file, *policy,
         *counters, *control, *ring_memory, *control_ca, *last_word, *install, *library_dir, *evidence_dir;
+    struct s3_config s3;
     int64_t index, rank, size, attempt, port, checkpoint_keep, peer_timeout_ms, connect_timeout_ms, grace_ms;
     bool checksums;
     int wire; /* place in the list of its names */

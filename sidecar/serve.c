@@ -164,6 +164,7 @@ static int make_member(struct server *s, struct error *e)
         .address = o->address, .port = (int32_t)o->port, .key = o->key, .tls = o->tls, .peer_timeout_ms = o->peer_timeout_ms, .socket = o->socket,
         .socket_access = o->socket_access,
         .checkpoint_volume = o->checkpoint_dir, .checkpoint_memory = o->shm_dir, .checkpoint_keep = (int32_t)o->checkpoint_keep,
+        .s3 = &o->s3,
         .arena_bytes = o->arena_bytes, .results_bytes = o->results_bytes, .connect_timeout_ms = o->connect_timeout_ms,
         .ring_memory = o->ring_memory != NULL && o->ring_memory[0] != '\0' ? o->ring_memory : NULL,
         .chunk_bytes = (int32_t)o->chunk_bytes, .wire = o->wire, .checksums = o->checksums,

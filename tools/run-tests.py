@@ -224,7 +224,7 @@ def fuzz_seeds(settings):
 
 
 def integration(settings, variant, directory="integration"):
-    build(settings, "release", "all", "test-programs", "deps-torch")
+    build(settings, "release", "all", "test-programs", "deps-torch", "deps-s3")
     if variant != "release":
         build(settings, variant, "programs", "test-programs")
     reports = LOGS / "sanitizer" / f"{directory}-{variant}"

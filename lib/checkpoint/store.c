@@ -12,10 +12,10 @@
 #define GENERATIONS_MAX 100000
 #define BASE_MAX_BYTES (1u << 20)
 
-int store_init(struct store *s, const char *place, const char *job_uid, const char *scratch, struct error *e)
+int store_init(struct store *s, const char *place, const char *job_uid, const struct volume_options *options, struct error *e)
 {
     struct volume *volume;
-    if (volume_open(place, job_uid, scratch, &volume, e) != 0)
+    if (volume_open(place, job_uid, options, &volume, e) != 0)
         return -1;
     *s = (struct store){ .volume = volume };
     (void)snprintf(s->job, sizeof(s->job), "%s", job_uid);

@@ -33,8 +33,8 @@ struct store_scan {
     struct error damage;    /* kind NONE, or why a newer one cannot: its checkpoints are in no history that is known */
 };
 
-/* `place`: a directory or s3://BUCKET[/PREFIX]; `scratch` as in volume.h. */
-MUST_CHECK int store_init(struct store *s, const char *place, const char *job_uid, const char *scratch, struct error *e);
+/* `place`: a directory or s3://BUCKET[/PREFIX]; options as in volume.h. */
+MUST_CHECK int store_init(struct store *s, const char *place, const char *job_uid, const struct volume_options *options, struct error *e);
 void store_release(struct store *s);
 void store_generation_path(const struct store *s, const struct generation *g, char **ret_path /* owned; with the volume's name */);
 char *store_path(const struct generation *g, const char *name); /* of a file in it, for the volume; owned */

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "checkpoint/image.h"
+#include "s3/config.h"
 
 struct volume;
 struct volume_stat { uint64_t bytes; int64_t modified_wall_ms; };
@@ -45,6 +46,8 @@ struct volume_ops {
     int (*read_image)(struct volume *v, const char *path, uint64_t bytes, volume_bytes_fn *fn, void *ctx, int *ret_fd, struct error *e);
     /* Whether a name of `list` is what a crashed writer has left. */
     bool (*is_leftover)(const char *name);
+    /* What a writer of an epoch before this one has left that `list` does not show; NULL: there is no such thing. */
+    int (*sweep)(struct volume *v, uint64_t epoch, struct error *e);
 };
 
 struct volume {
@@ -52,9 +55,18 @@ struct volume {
     char *name; /* for messages and reports: "/ckpt/<uid>", "s3://bucket/prefix/<uid>" */
 };
 
-/* `place` is a directory or s3://BUCKET[/PREFIX]; the job's place is below it. Nothing is made or looked at yet.
- * `scratch`: a directory for images that are read from S3 into a descriptor, or NULL: the system's. */
-MUST_CHECK int volume_open(const char *place, const char *job_uid, const char *scratch, struct volume **ret_volume, struct error *e);
+struct volume_options {
+    const char *scratch;        /* directory for images that are read from S3 into a descriptor; NULL: the system's */
+    const struct s3_config *s3; /* borrowed as long as the volume; NULL: what needs no words, that is nothing on most machines */
+};
+
+#define VOLUME_S3 "s3://"
+
+/* `place` is a directory or s3://BUCKET[/PREFIX]; the job's place is below it. Nothing is made or looked at yet. */
+MUST_CHECK int volume_open(const char *place, const char *job_uid, const struct volume_options *options /* NULL: none */,
+                           struct volume **ret_volume, struct error *e);
+/* Names below an S3 place: the jobs that have checkpoints there, and whatever else is. */
+MUST_CHECK int volume_jobs(const char *place, const struct volume_options *options, volume_name_fn *fn, void *ctx, struct error *e);
 void volume_close(struct volume *v); /* NULL is fine */
 
 /* "file:///ckpt/<uid>/dir" or "s3://…"; owned. */

@@ -305,11 +305,9 @@ static cJSON *own_container(const struct training_job *job, const struct pod_con
     return o;
 }
 
-/* The volume under the checkpoint directory, mounted in the sidecar as it is in the main container. */
-static void mount_checkpoints(const struct training_job *job, const cJSON *main_container, cJSON *sidecar)
+/* The volume under a path of the main container, mounted in the sidecar as it is there; once. */
+static void mount_of(const char *path, const cJSON *main_container, cJSON *sidecar)
 {
-    const char *path =
-        job->spec.checkpoint.enabled && job->spec.checkpoint.path != NULL ? job->spec.checkpoint.path : "";
     const cJSON *mount, *best = NULL;
     size_t longest = 0;
 
@@ -324,8 +322,40 @@ static void mount_checkpoints(const struct training_job *job, const cJSON *main_
             longest = len;
         }
     }
+    cJSON_ArrayForEach(mount, json_at(sidecar, "volumeMounts"))
+        if (best != NULL && strcmp(json_text(mount, "mountPath", ""), json_text(best, "mountPath", "")) == 0)
+            return;
     if (best != NULL)
         json_append(have(sidecar, "volumeMounts", true), cJSON_Duplicate(best, true));
+}
+
+/* Checkpoints on S3: the sidecar is there who the main container is, by its variables and the files that they name. */
+static void share_identity(const cJSON *main_container, cJSON *sidecar)
+{
+    static const char *const FILES[] = { "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE" };
+    const cJSON *variable, *from = json_at(main_container, "envFrom");
+
+    cJSON_ArrayForEach(variable, json_at(main_container, "env")) {
+        const char *name = json_text(variable, "name", "");
+        if (strncmp(name, "AWS_", 4) != 0)
+            continue;
+        json_append(have(sidecar, "env", true), cJSON_Duplicate(variable, true));
+        for (size_t i = 0; i < COUNT(FILES); i++)
+            if (strcmp(name, FILES[i]) == 0)
+                mount_of(json_text(variable, "value", ""), main_container, sidecar);
+    }
+    if (from != NULL)
+        json_put(sidecar, "envFrom", cJSON_Duplicate(from, true));
+}
+
+static void share_checkpoints(const struct training_job *job, const cJSON *main_container, cJSON *sidecar)
+{
+    const char *path = job->spec.checkpoint.enabled && job->spec.checkpoint.path != NULL ? job->spec.checkpoint.path : "";
+
+    if (strncmp(path, "s3://", 5) == 0)
+        share_identity(main_container, sidecar);
+    else
+        mount_of(path, main_container, sidecar);
 }
 
 static cJSON *sidecar(const struct training_job *job, enum job_role role, int32_t index,
@@ -351,7 +381,7 @@ static cJSON *sidecar(const struct training_job *job, enum job_role role, int32_
                       "Always"); /* a native sidecar: starts first, ends last, is restarted by itself */
     add_mount(o, "ringmaster-shm", POD_SHM_DIR, false);
     add_mount(o, "ringmaster-key", POD_KEY_DIR, true);
-    mount_checkpoints(job, main_container, o);
+    share_checkpoints(job, main_container, o);
     return o;
 }
 

@@ -26,6 +26,7 @@ int checkpoint_new(struct loop *loop, const struct checkpoint_options *options, 
                    struct checkpoint **ret_checkpoint, struct error *e)
 {
     struct checkpoint *c = xcalloc(1, sizeof(*c));
+    struct volume_options volume = { .scratch = options->memory, .s3 = options->s3 };
     c->loop = loop;
     c->events = *events;
     c->memory = xstrdup(options->memory);
@@ -34,7 +35,7 @@ int checkpoint_new(struct loop *loop, const struct checkpoint_options *options, 
     c->keep_last = options->keep_last;
     c->saver.image_fd = -1;
     c->has_volume = options->volume != NULL && options->volume[0] != '\0';
-    if ((c->has_volume && store_init(&c->store, options->volume, options->job_uid, options->memory, e) != 0) || saver_open(c, e) != 0 ||
+    if ((c->has_volume && store_init(&c->store, options->volume, options->job_uid, &volume, e) != 0) || saver_open(c, e) != 0 ||
         committer_open(c, e) != 0) {
         checkpoint_free(c);
         return -1;

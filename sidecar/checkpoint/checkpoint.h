@@ -21,7 +21,8 @@
 struct checkpoint;
 
 struct checkpoint_options {
-    const char *volume;        /* directory on the volume for this job, or NULL: memory only */
+    const char *volume;        /* directory for this and other jobs, or s3://BUCKET[/PREFIX]; NULL: memory only */
+    const struct s3_config *s3; /* borrowed as long as the checkpoint; may be NULL */
     const char *memory;        /* directory on tmpfs for the slots; survives the sidecar */
     const char *job_uid, *member;
     int32_t rank;              /* -1: outside the ring: takes part in no save and no restore; its trainer is refused in words */

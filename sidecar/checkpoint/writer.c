@@ -173,5 +173,7 @@ int store_tidy(const struct store *s, const struct lineage *l, int32_t keep_last
     for (size_t i = scan.count; i-- > 0;)
         if (carry_out(s, &scan.generations[i], verdicts[i], head, e) != 0)
             return -1;
-    return tidy(s, "", head, tidy_root, e) != 0 ? -1 : tidy(s, LAYOUT_EPOCHS, head, tidy_epochs, e);
+    if (tidy(s, "", head, tidy_root, e) != 0 || tidy(s, LAYOUT_EPOCHS, head, tidy_epochs, e) != 0)
+        return -1;
+    return s->volume->ops->sweep != NULL ? s->volume->ops->sweep(s->volume, head, e) : 0;
 }

@@ -486,7 +486,7 @@ static int make_parts(struct member *m, struct error *e)
                                      .stall_shutdown_ms = o->stall_shutdown_ms, .peer_timeout_ms = o->peer_timeout_ms };
     struct engine_events engine_events = { .on_formed = on_formed, .on_lost = on_ring_lost, .on_stall = on_stall, .ctx = m };
     struct checkpoint_options checkpoint = { .volume = o->checkpoint_volume, .memory = o->checkpoint_memory, .job_uid = o->job_uid,
-                                             .member = o->name, .rank = o->rank, .keep_last = o->checkpoint_keep };
+                                             .member = o->name, .rank = o->rank, .keep_last = o->checkpoint_keep, .s3 = o->s3 };
     struct checkpoint_events checkpoint_events = { .send = checkpoint_send, .broadcast = checkpoint_broadcast,
                                                    .committed = on_committed, .failed = on_save_failed, .ready = on_ready, .ctx = m };
     struct attach_events attach_events = { .launcher = on_launcher, .signs = on_signs, .stacks = on_stacks,

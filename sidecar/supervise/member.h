@@ -28,6 +28,7 @@ struct member_options { /* texts are kept */
     int socket_access;                    /* enum attach_access */
     const char *checkpoint_volume, *checkpoint_memory; /* volume NULL: memory only */
     int32_t checkpoint_keep;
+    const struct s3_config *s3;           /* kept; for a volume that is one of S3 */
     int64_t arena_bytes, results_bytes, connect_timeout_ms;
     const char *ring_memory;    /* see engine.h, memory_dir */
     int32_t chunk_bytes;

@@ -39,6 +39,9 @@ static int persist(const struct store *s, const struct step_key *key, int32_t ra
     return store_persist(s, key, rank, fd, 0, (uint64_t)st.st_size, &v, e);
 }
 
+struct environment { struct s3_config s3; };
+static const struct opt_def ENVIRONMENT[] = { S3_OPTIONS(struct environment, s3) };
+
 static int save(const char *volume, const char *uid, int64_t step, int32_t world, char **images, struct error *e)
 {
     struct store s;
@@ -50,7 +53,14 @@ static int save(const char *volume, const char *uid, int64_t step, int32_t world
     struct claim claim = { .world = world, .member = "chief-0", .by_rank = none };
     struct step_key key = { .world = world };
     (void)snprintf(key.job, sizeof(key.job), "%s", uid);
-    if (store_init(&s, volume, uid, NULL, e) != 0 || store_newest_claim(&s, &newest, e) != 0)
+    struct environment environment;
+    struct volume_options options = { .s3 = &environment.s3 };
+    char name[] = "checkpoint", *nothing[] = { name, NULL };
+    int next;
+    bool help;
+    if (opt_parse(ENVIRONMENT, COUNT(ENVIRONMENT), 1, nothing, false, &environment, &next, &help, e) != 0)
+        return -1;
+    if (store_init(&s, volume, uid, &options, e) != 0 || store_newest_claim(&s, &newest, e) != 0)
         return -1;
     claim.fence = newest == 0 ? 0x100000001 : newest + 1;
     if (claim_run(&s, &claim, &claimed, nonce, e) != 0 ||

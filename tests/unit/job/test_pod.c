@@ -131,6 +131,30 @@ Test(pod, the_sidecar_starts_first_and_holds_key_slots_and_checkpoints)
     cr_expect_str_eq(json_text(named(json_at(pod, "spec.volumes"), "ringmaster-key"), "secret.secretName", ""), "mnist-ringmaster");
 }
 
+static const char CLOUD_TEMPLATE[] =
+    "{\"spec\":{\"containers\":[{\"name\":\"tensorflow\",\"image\":\"i\",\"command\":[\"c\"],\"envFrom\":[{\"secretRef\":{\"name\":\"keys\"}}],\"env\":["
+    "{\"name\":\"AWS_ROLE_ARN\",\"value\":\"arn:x\"},{\"name\":\"AWS_WEB_IDENTITY_TOKEN_FILE\",\"value\":\"/var/run/aws/token\"},"
+    "{\"name\":\"AWS_SECRET_ACCESS_KEY\",\"valueFrom\":{\"secretKeyRef\":{\"name\":\"s\",\"key\":\"k\"}}},{\"name\":\"MINE\",\"value\":\"x\"}],"
+    "\"volumeMounts\":[{\"name\":\"token\",\"mountPath\":\"/var/run/aws\"},{\"name\":\"data\",\"mountPath\":\"/data\"}]}]}}";
+
+Test(pod, with_checkpoints_on_s3_the_sidecar_is_there_who_the_main_container_is)
+{
+    auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
+    set_template(job, ROLE_WORKER, CLOUD_TEMPLATE);
+    for (int on_s3 = 0; on_s3 < 2; on_s3++) {
+        free(job->spec.checkpoint.path);
+        job->spec.checkpoint.path = xstrdup(on_s3 ? "s3://bucket/x" : "/data/x");
+        auto_json cJSON *pod = pod_build(job, ROLE_WORKER, 0, &CONTEXT);
+        const cJSON *sidecar = named(json_at(pod, "spec.initContainers"), POD_SIDECAR_CONTAINER), *env = json_at(sidecar, "env");
+        bool role = named(env, "AWS_ROLE_ARN") != NULL, secret = json_at(named(env, "AWS_SECRET_ACCESS_KEY"), "valueFrom.secretKeyRef") != NULL;
+        cr_expect(role == on_s3 && secret == on_s3 && named(env, "MINE") == NULL, "case %d", on_s3);
+        cr_expect((json_at(sidecar, "envFrom") != NULL) == on_s3, "case %d", on_s3);
+        cr_expect((named(json_at(sidecar, "volumeMounts"), "token") != NULL) == on_s3, "case %d", on_s3);
+        cr_expect((named(json_at(sidecar, "volumeMounts"), "data") != NULL) == !on_s3, "case %d", on_s3);
+        cr_expect_str_eq(json_text(named(env, "RINGMASTER_CHECKPOINT_DIR"), "value", ""), job->spec.checkpoint.path);
+    }
+}
+
 Test(pod, the_sidecar_runs_under_the_restricted_standard)
 {
     auto_job struct training_job *job = fixture_job(0, 0, 2, 0, 0);
