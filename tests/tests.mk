@@ -61,7 +61,8 @@ $(FAKE_CUDA): tests/gpu/fake_cuda.c tests/gpu/host_kernels.cc tests/gpu/fake_cud
 	$(Q)$(CC:gcc=g++) $(OPT) -shared -pthread -Wl,-soname,libcuda.so.1 -o $@ $(@D)/fake_cuda.o $(@D)/host_kernels.o
 $(BUILD)/tests/tsan/test_gpu: $(FAKE_CUDA)
 $(BUILD)/tests/tsan/test_gpu: TEST_CFLAGS += -DFAKE_CUDA_DIR='"$(abspath $(FAKE_CUDA:/libcuda.so.1=))"'
-# Our declarations of the driver are held against NVIDIA's.
+# Our declarations of the driver are held against NVIDIA's; another test looks into the kernels with cuobjdump.
+$(BUILD)/tests/unit/client/test_cuda: | $(TOP)/.deps-cuda
 $(BUILD)/tests/unit/client/test_cuda: TEST_CFLAGS += -isystem $(CUDA_HOME)/include
 
 # With clang (VARIANT=fuzz) libFuzzer drives a target; otherwise tests/fuzz/driver.c runs it over the files it is given.
@@ -72,7 +73,7 @@ $(FUZZ_BIN): $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(FUZZ_MAIN) $(TEST_LIBS) $(B
 	$(Q)$(CC) $(TEST_CFLAGS) $(ALL_LDFLAGS) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) $(TEST_LIBS) $(LIBS) $(LIBS_s3)
 
 .PHONY: unit-programs tsan-programs fuzz-programs test-programs
-test-programs: $(FAKE_CUDA) $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/gpu_reducer $(BUILD)/tests/programs/checkpoint
+test-programs: $(FAKE_CUDA) $(BUILD)/tests/programs/trainer $(BUILD)/tests/programs/reducer $(BUILD)/tests/programs/gpu_reducer $(BUILD)/tests/programs/checkpoint | $(TOP)/.deps-cuda
 unit-programs: $(UNIT_BIN)
 tsan-programs: $(TSAN_BIN)
 fuzz-programs: $(FUZZ_BIN)
