@@ -141,8 +141,8 @@ cluster-down: ## stop it, and remove what it left in the kernel
 	python3 tests/cluster/cluster.py down
 cluster-env: ## `export` lines for a shell: eval "$$(make -s cluster-env)"
 	@python3 tests/cluster/cluster.py env
-test-cluster: $(TEST_DEPS) deps-cluster programs $(BUILD)/tests/cluster/kube_client_check ## tests on real API servers and clusters; T=expression is pytest's -k
-	$(PYTHON) -m pytest -q tests/cluster $(if $(T),-k "$(T)")
+test-cluster: $(TEST_DEPS) ## tests on real API servers and a cluster that they bring up (root, some 15 minutes); T=expression is pytest's -k
+	$(PYTHON) $(RUN_TESTS) cluster $(if $(T),--only "$(T)")
 
 MINUTES ?= 30
 FAULT_RUNS ?= 100

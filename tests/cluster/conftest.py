@@ -25,6 +25,24 @@ import image  # noqa: E402
 from cluster import Cluster  # noqa: E402
 from installation import Installation  # noqa: E402
 
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "nodes: needs the cluster with its nodes; the others have API servers of their own and run beside it")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items):
+    """What needs the operator as a user installs it comes last, so that it is installed once."""
+    def installed(module):
+        return any("installation" in i.fixturenames and "uninstalled" not in i.fixturenames for i in items if i.module is module)
+
+    for item in items:
+        if "cluster" in item.fixturenames:
+            item.add_marker("nodes")
+    late = {module: installed(module) for module in {item.module for item in items}}
+    items.sort(key=lambda item: late[item.module])
+
+
 VARIANT = os.environ.get("VARIANT", "release")
 BUILD = ROOT / "build" if VARIANT == "release" else ROOT / "build" / VARIANT
 OPERATOR = BUILD / "bin" / "ringmaster-operator"

@@ -121,6 +121,7 @@ class Node:
             podCIDR: "{self.pod_cidr}"
             resolvConf: "{self.directory}/resolv.conf"
             serializeImagePulls: false
+            syncFrequency: 10s
             """))
         (self.directory / "resolv.conf").write_text("")
         _write_when_new(self.directory / "kube-proxy.yaml", textwrap.dedent(f"""\
