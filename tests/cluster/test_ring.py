@@ -72,6 +72,80 @@ def test_a_pod_of_a_ring_is_deleted(kube, operator):
     assert status["restarts"] == 1 and status.get("restartsCountTowardsMax", 0) == 0
 
 
+# What elastic.run does, by the C library: every rank asks, they agree by the sum of what they have heard, and go into the next round.
+ELASTIC = r"""
+import ctypes, os, time
+rm = ctypes.CDLL(os.environ["RINGMASTER_LIBRARY_DIR"] + "/libringmaster.so")
+rm.rm_error_text.restype = ctypes.c_char_p
+def check(status):
+    assert status >= 0, (status, rm.rm_error_text())
+    return status
+def total(name, value):
+    heard, handle = (ctypes.c_float * 1)(value), ctypes.c_uint64()
+    check(rm.rm_allreduce(name, heard, heard, ctypes.c_uint64(1), 7, 1, ctypes.c_double(1), ctypes.c_double(1), None, None, ctypes.byref(handle)))
+    check(rm.rm_wait(handle, ctypes.c_int64(20000)))
+    return heard[0]
+check(rm.rm_init(b"test 1.0"))
+check(rm.rm_hosts_listen())
+print("begun", rm.rm_size(), flush=True)
+while True:
+    time.sleep(0.02)
+    left = changed = False
+    try:
+        left = total(b"left", os.path.exists("/tmp/go")) > 0
+        changed = total(b"changed", check(rm.rm_hosts_updated())) > 0
+    except AssertionError:
+        changed = True
+    if left:
+        break
+    if changed:
+        check(rm.rm_next_round())
+        check(rm.rm_shutdown())
+        check(rm.rm_init(b"test 1.0"))
+        print("goes on", rm.rm_size(), flush=True)
+check(rm.rm_shutdown())
+"""
+
+
+def test_an_elastic_job_changes_its_size_and_replaces_a_pod_while_the_others_stay(kube, operator):
+    manifest = job("elastic", workers=2, container={"image": "ringmaster-examples:1", "command": ["python3", "-c", ELASTIC]})
+    manifest["spec"]["sidecar"] = {"mode": "Auto"}
+    manifest["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 4}
+    kube.apply(manifest)
+
+    def said(pod):
+        return kube.run("logs", f"elastic-{pod}", "-c", "main", check=False).stdout.split("\n")[:-1]
+
+    def wait_ring(size):
+        wait_until(f"a ring of {size}", lambda: kube.status("elastic")["phase"] == "Running" and kube.status("elastic")["ring"]["size"] == size, 90)
+        return {member: pod["metadata"]["uid"] for member, pod in kube.pods("elastic").items()}
+
+    kube.wait_phase("elastic", "Running", timeout_s=90)
+    first = wait_ring(2)
+    wait_until("both listen", lambda: said("worker-0") == said("worker-1") == ["begun 2"], 60)
+    kube.run("scale", "trainingjob", "elastic", "--replicas=3")
+    grown = wait_ring(3)
+    assert {member: grown[member] for member in first} == first and kube.status("elastic")["attempt"] == 1
+    wait_until("the new one takes part", lambda: said("worker-2") == ["begun 3"], 60)
+    assert said("worker-0") == said("worker-1") == ["begun 2", "goes on 3"], "their processes stayed"
+
+    kube.run("delete", "pod", "elastic-worker-1", "--wait=false")
+    wait_until("its successor", lambda: kube.pods("elastic").get("worker-1", {}).get("metadata", {}).get("uid", grown["worker-1"]) != grown["worker-1"], 60)
+    wait_until("the successor takes part", lambda: said("worker-1") == ["begun 3"], 90)
+    replaced = wait_ring(3)
+    assert replaced["worker-0"] == grown["worker-0"] and replaced["worker-2"] == grown["worker-2"]
+    assert said("worker-0") == ["begun 2", "goes on 3", "goes on 3"]
+    status = kube.status("elastic")
+    assert status["attempt"] == 1 and status["restarts"] == 1 and status["disruptions"] == 1, status
+
+    kube.run("scale", "trainingjob", "elastic", "--replicas=1")
+    wait_until("one pod", lambda: set(kube.pods("elastic")) == {"worker-0"}, 60)
+    assert wait_ring(1)["worker-0"] == first["worker-0"]
+    assert said("worker-0")[-1] == "goes on 1"
+    kube.shell("elastic-worker-0", "touch /tmp/go")
+    assert kube.wait_phase("elastic", "Succeeded")["attempt"] == 1
+
+
 def handshake(path, token):
     """An open WebSocket to the operator, or the status line that it answered with."""
     key = base64.b64encode(os.urandom(16)).decode()
