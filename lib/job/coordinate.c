@@ -162,6 +162,9 @@ void coordinate_view(const struct training_job *job, const struct coordinator_re
     v->round_count = report->round_count;
     v->group_formed = report->formed;
     v->over = report->over;
+    v->skipped = report->skipped;
+    v->skipped_step = report->skipped_step;
+    v->resume_step = report->resume_step;
     v->suspected = report->suspected;
     v->handed = report->has_handed ? &report->handed : NULL;
     (void)snprintf(v->stalled, sizeof v->stalled, "%s", report->stalled);

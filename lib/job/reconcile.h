@@ -51,6 +51,7 @@ struct coordinator_view {
     int32_t workers;                   /* in the ring, or the last one; 0 = not known */
     int32_t workers_wanted;            /* that the coordinator makes the ring of next; 0 = it cannot change their number */
     bool listens;                      /* the program of every rank goes into another round when their number changes */
+    bool skipped; int64_t skipped_step, resume_step; /* a checkpoint was passed over for an older one, and that one */
     const char *suspected;             /* who stands still, so that it may hang; "" or NULL = nobody */
     const struct failure *handed;      /* why the coordinator ended a pod that hung; NULL: it did not */
     bool over;                         /* it has told the end of those whose end is the job's, and so everything before that */

@@ -247,6 +247,10 @@ static void describe_training(struct pass *p)
     } else if (known && c->suspected != NULL && c->suspected[0] != '\0') {
         (void)snprintf(message, sizeof message, "%s; with spec.health.progressTimeoutSeconds it would be started again", c->suspected);
         say_degraded(p, "NoProgress", message);
+    } else if (known && c->skipped) {
+        (void)snprintf(message, sizeof message, "the job died again and again right after it was restored from step %lld; it goes on from step "
+                       "%lld, and step %lld is kept", (long long)c->skipped_step, (long long)c->resume_step, (long long)c->skipped_step);
+        say_degraded(p, "CheckpointSkipped", message);
     } else {
         condition_clear(p->job, p->status, CONDITION_DEGRADED, p->now_ms, "Recovered", "nothing is in the way");
     }

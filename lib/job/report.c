@@ -124,6 +124,8 @@ char *report_encode(const struct coordinator_report *r)
         json_put_text(o, "stalled", r->stalled);
     if (r->workers > 0)
         json_put_int(o, "workers", r->workers);
+    if (r->skipped)
+        json_put_int(o, "skipped_step", r->skipped_step);
     if (r->suspected[0] != '\0')
         json_put_text(o, "suspected", r->suspected);
     if (r->has_handed)
@@ -348,6 +350,8 @@ static void read_state(struct reader *r, const cJSON *o, struct coordinator_repo
     report->resume_step = read_int(r, o, "resume_step", -1, -1, INT64_MAX - 1);
     read_words(r, o, "stalled", report->stalled, sizeof report->stalled);
     report->workers = (int32_t)read_int(r, o, "workers", 0, 0, REPORT_MAX_MEMBERS);
+    report->skipped = json_at(o, "skipped_step") != NULL;
+    report->skipped_step = read_int(r, o, "skipped_step", 0, 0, INT64_MAX - 1);
     read_words(r, o, "suspected", report->suspected, sizeof report->suspected);
     report->has_handed = json_at(o, "handed") != NULL;
     if (report->has_handed)

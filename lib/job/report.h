@@ -45,6 +45,7 @@ struct coordinator_report {
     int64_t resume_step;                                              /* of this round; -1 = from scratch */
     char stalled[REPORT_STALLED_MAX]; /* a collective that waits too long, for which ranks; "" = none */
     int32_t workers;              /* that the ring has, or is to have when its members come to it; 0 = not told */
+    bool skipped; int64_t skipped_step; /* a checkpoint that the job died of again and again was passed over for an older one */
     char suspected[256];          /* a rank that stands still, of a program that is not ended for it; "" = none */
     bool has_handed; struct failure handed; /* why a pod ends that the coordinator has told to: its exit code does not say that it hung */
     bool over;                    /* every rank is done and released: no round will end any more */

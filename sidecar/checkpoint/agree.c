@@ -67,17 +67,22 @@ static bool held_by_all(const struct holdings *by_rank, int32_t world, const str
     return true;
 }
 
+static bool is_candidate(const struct holding *h, const struct lineage *l, const struct checkpoint_id *below)
+{
+    return lineage_visible(l, h->id) && (below == NULL || checkpoint_id_compare(h->id, *below) < 0);
+}
+
 bool agree(const struct holding *volume, size_t volume_count, const struct holdings *by_rank, int32_t world, const struct lineage *l,
-           struct holding *ret_holding)
+           const struct checkpoint_id *below, struct holding *ret_holding)
 {
     const struct holding *best = NULL;
     for (size_t i = 0; i < volume_count; i++)
-        if (lineage_visible(l, volume[i].id) && (best == NULL || checkpoint_id_compare(volume[i].id, best->id) > 0))
+        if (is_candidate(&volume[i], l, below) && (best == NULL || checkpoint_id_compare(volume[i].id, best->id) > 0))
             best = &volume[i];
     /* What all ranks hold rank 0 holds. */
     for (size_t i = 0; world > 0 && i < by_rank[0].slot_count; i++) {
         const struct holding *slot = &by_rank[0].slots[i];
-        if (lineage_visible(l, slot->id) && (best == NULL || checkpoint_id_compare(slot->id, best->id) > 0) &&
+        if (is_candidate(slot, l, below) && (best == NULL || checkpoint_id_compare(slot->id, best->id) > 0) &&
             held_by_all(by_rank, world, slot))
             best = slot;
     }

@@ -24,8 +24,8 @@ struct holdings { /* what one member says at its JOIN */
 cJSON *holdings_encode(const struct holdings *h, const struct holding *volume, size_t volume_count); /* owned */
 MUST_CHECK int holdings_decode(const cJSON *tree, struct holdings *ret_holdings, struct error *e); /* NULL or {} is none */
 
-/* false: there is nothing to restore, begin from scratch. */
+/* false: there is nothing to restore, begin from scratch. With `below` (may be NULL) only what is older than that counts. */
 bool agree(const struct holding *volume, size_t volume_count, const struct holdings *by_rank, int32_t world, const struct lineage *l,
-           struct holding *ret_holding);
+           const struct checkpoint_id *below, struct holding *ret_holding);
 
 #endif

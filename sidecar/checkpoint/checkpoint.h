@@ -29,7 +29,10 @@ struct checkpoint_options {
     int32_t keep_last;
 };
 
-struct checkpoint_restore { bool found; int64_t step; uint64_t epoch; int32_t world; /* ranks that saved it */ };
+struct checkpoint_restore {
+    bool found; int64_t step; uint64_t epoch; int32_t world; /* ranks that saved it */
+    bool skipped; int64_t skipped_step;                      /* of a claim: this newer one was passed over, as asked; it stays where it is */
+};
 
 struct checkpoint_events {
     void (*send)(void *ctx, cJSON *message /* taken */);          /* member → coordinator */
@@ -56,6 +59,7 @@ cJSON *checkpoint_holdings(struct checkpoint *c);
  * the forming: the round runs on memory alone, its saves fail in words, and each save tries the claim again. */
 typedef void checkpoint_claimed_fn(void *ctx, const struct checkpoint_restore *restore, const struct error *why /* NULL: well */);
 void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings /* by rank; borrowed */,
+                      bool skip_newest /* the job dies of it again and again: an older one, where there is one */,
                       checkpoint_claimed_fn *done, void *ctx);
 uint64_t checkpoint_newest_epoch(const struct checkpoint *c); /* highest fence known, from claims on the volume and from enter; 0 = none */
 

@@ -55,9 +55,10 @@ static void finish(const struct store *s, struct store_generation *g, const stru
     }
 }
 
-/* The newest committed one of the history that the reader's rule accepts; those before it that are damaged are marked. */
-static int newest_good(const struct store *s, const struct store_scan *scan, const struct lineage *l, struct holding *ret_holding,
-                       bool *ret_found, struct error *e)
+/* The newest committed one of the history (and older than `below`, which may be NULL) that the reader's rule accepts; those before it
+ * that are damaged are marked. */
+static int newest_good(const struct store *s, const struct store_scan *scan, const struct lineage *l, const struct checkpoint_id *below,
+                       struct holding *ret_holding, bool *ret_found, struct error *e)
 {
     *ret_found = false;
     for (size_t i = 0; i < scan->count && !*ret_found; i++) {
@@ -65,7 +66,8 @@ static int newest_good(const struct store *s, const struct store_scan *scan, con
         struct step_key key;
         auto_free struct manifest_entry *entries = NULL;
         struct error why = ERROR_INIT;
-        if (g->state != GENERATION_COMMITTED || g->bad || !lineage_visible(l, g->generation.id))
+        if (g->state != GENERATION_COMMITTED || g->bad || !lineage_visible(l, g->generation.id) ||
+            (below != NULL && checkpoint_id_compare(g->generation.id, *below) >= 0))
             continue;
         if (store_check(s, &g->generation, &key, &entries, &why) == 0) {
             *ret_holding = (struct holding){ .id = g->generation.id, .world = key.world };
@@ -83,7 +85,8 @@ static int newest_good(const struct store *s, const struct store_scan *scan, con
 }
 
 /* The history is the newer of what the members remember and what the volume says; what it lacks is finished, then read. */
-static int settle(const struct store *s, struct claim *claim, bool claimed, struct holding *ret_volume, size_t *ret_count, struct error *e)
+static int settle(const struct store *s, struct claim *claim, bool claimed, const struct checkpoint_id *below, struct holding *ret_volume,
+                  size_t *ret_count, struct error *e)
 {
     auto_scan struct store_scan scan = { .generations = NULL };
     bool found;
@@ -95,33 +98,59 @@ static int settle(const struct store *s, struct claim *claim, bool claimed, stru
     if (claimed)
         for (size_t i = 0; i < scan.count; i++)
             finish(s, &scan.generations[i], &claim->known, claim->fence);
-    if (newest_good(s, &scan, &claim->known, ret_volume, &found, e) != 0)
+    if (newest_good(s, &scan, &claim->known, below, ret_volume, &found, e) != 0)
         return -1;
     *ret_count = found;
     return 0;
 }
 
-static void choose(struct claim *claim, const struct holding *volume, size_t volume_count)
+/* What is there is looked at only once the epoch is claimed: who claims later sees what we do, who claimed before sees that we did. */
+static int look(const struct store *s, struct claim *claim, bool claimed, const struct checkpoint_id *below, struct holding *ret_base,
+                bool *ret_found, struct error *e)
 {
-    struct holding base;
-    bool found = agree(volume, volume_count, claim->by_rank, claim->world, &claim->known, &base);
+    struct holding volume = { .world = 0 };
+    size_t volume_count = 0;
+    if (s != NULL && settle(s, claim, claimed, below, &volume, &volume_count, e) != 0)
+        return -1;
+    *ret_found = agree(&volume, volume_count, claim->by_rank, claim->world, &claim->known, below, ret_base);
+    if (*ret_found)
+        claim->ret_on_volume = volume_count > 0 && checkpoint_id_equal(volume.id, ret_base->id);
+    return 0;
+}
+
+static int choose(const struct store *s, struct claim *claim, bool claimed, struct error *e)
+{
+    struct holding base, older;
+    bool found, skips = false;
+    if (look(s, claim, claimed, NULL, &base, &found, e) != 0)
+        return -1;
     claim->ret_restore = (struct checkpoint_restore){ .found = found };
+    if (found && claim->skip_newest) {
+        bool on_volume = claim->ret_on_volume;
+        if (look(s, claim, claimed, &base.id, &older, &skips, e) != 0)
+            return -1;
+        claim->ret_restore.skipped = skips;
+        claim->ret_restore.skipped_step = base.id.step;
+        base = skips ? older : base;
+        claim->ret_on_volume = skips ? claim->ret_on_volume : on_volume;
+        log_warn(skips ? "the job dies of its newest checkpoint again and again: an older one is used" :
+                 "the job dies of its newest checkpoint again and again, and there is no older one", KVI("newest", claim->ret_restore.skipped_step),
+                 KVI("step", base.id.step));
+    }
     if (found) {
         claim->ret_restore.step = base.id.step;
         claim->ret_restore.epoch = base.id.epoch;
         claim->ret_restore.world = base.world;
-        claim->ret_on_volume = volume_count > 0 && checkpoint_id_equal(volume[0].id, base.id);
     }
     if (found && base.world != claim->world)
         log_info("checkpoint of another number of ranks is dealt out anew", KVI("step", base.id.step), KVI("saved_by", base.world),
                  KVI("ranks", claim->world));
     lineage_push(&claim->known, claim->fence, found ? &base.id : NULL);
+    return 0;
 }
 
 int claim_run(const struct store *s, struct claim *claim, uint64_t *claimed_epoch, char claimed_nonce[LAYOUT_NONCE_MAX], struct error *e)
 {
-    struct holding volume;
-    size_t volume_count = 0;
     char nonce[LAYOUT_NONCE_MAX];
     bool claimed = false;
     for (int32_t rank = 0; rank < claim->world; rank++)
@@ -141,11 +170,9 @@ int claim_run(const struct store *s, struct claim *claim, uint64_t *claimed_epoc
         claimed = take_epoch(s, claim->member, claim->fence, claim->world, nonce, e) == 0;
         if (!claimed && !is_full(e))
             return -1;
-        /* What is there is looked at only now: who claims later sees what we do, who claimed before sees that we did. */
-        if (settle(s, claim, claimed, &volume, &volume_count, e) != 0)
-            return -1;
     }
-    choose(claim, &volume, volume_count);
+    if (choose(s, claim, claimed, e) != 0)
+        return -1;
     claim->ret_newest_epoch = claim->fence;
     if (claimed)
         memcpy(claimed_nonce, nonce, LAYOUT_NONCE_MAX);

@@ -487,15 +487,15 @@ static void claim_done(struct worker_job *job)
     j->done(j->ctx, base, j->result == 0 ? NULL : &j->error);
 }
 
-void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings, checkpoint_claimed_fn *done,
-                      void *ctx)
+void checkpoint_claim(struct checkpoint *c, uint64_t fence, int32_t world, const cJSON *const *holdings, bool skip_newest,
+                      checkpoint_claimed_fn *done, void *ctx)
 {
     struct claim_job *j = xcalloc(1, sizeof(*j));
     j->job = (struct worker_job){ .work = claim_work, .done = claim_done, .release = claim_release };
     j->c = c;
     j->done = done;
     j->ctx = ctx;
-    j->claim = (struct claim){ .fence = fence, .world = world, .member = c->name, .known = c->saver.lineage };
+    j->claim = (struct claim){ .fence = fence, .world = world, .member = c->name, .skip_newest = skip_newest, .known = c->saver.lineage };
     lineage_adopt(&j->claim.known, &c->committer.lineage);
     if (c->committer.claiming)
         (void)error_set(&j->error, ERROR_BUSY, "a claim of the checkpoints is under way");

@@ -128,6 +128,7 @@ struct claim {
     int32_t world;
     const char *member;
     struct holdings *by_rank;    /* world of them */
+    bool skip_newest;            /* the newest is taken for poisoned: an older one, where there is one */
     struct lineage known;        /* what this member knows, then: the history of the new epoch */
     struct checkpoint_restore ret_restore;
     bool ret_on_volume;          /* the base is committed there */

@@ -8,6 +8,8 @@
 #include "sidecar/supervise/step.h"
 #include "sidecar/supervise/trainer.h"
 
+#define POISON_CRASHES 3
+#define SKIPPED_SHOWN_MS 10000 /* at least: whoever drives the job is to see it, however soon the next step is committed */
 #define FORM_BACKOFF_FIRST_MS 200
 #define FORM_BACKOFF_MAX_MS 10000
 
@@ -110,6 +112,15 @@ static void go_save(struct step *s)
     step_enter(s, COORDINATOR_SAVE, SAVE_LIMIT_MS);
 }
 
+/* After so many crashes in a row right after a start the newest checkpoint is suspected; after as many more the one before it. */
+static bool is_poisoned(const struct coordinator *c)
+{
+    int32_t crashes = c->history.counters.crashes;
+    bool restored = c->restore.found || c->formed_wall_ms == 0; /* or it was another coordinator that knows */
+
+    return restored && crashes > 0 && crashes % POISON_CRASHES == 0 && c->skipped_at != crashes;
+}
+
 static void begin_claim(struct step *s)
 {
     struct coordinator *c = s->c;
@@ -120,6 +131,7 @@ static void begin_claim(struct step *s)
     for (int32_t i = 0; i < c->count; i++)
         c->members[i].formed = false;
     c->claiming = true;
+    c->skips_newest = is_poisoned(c);
     c->stalled[0] = '\0';
     step_enter(s, COORDINATOR_CLAIM, 0);
     (void)step_emit(s, OUTPUT_CLAIM, -1);
@@ -237,6 +249,10 @@ static void on_claimed(struct step *s, const struct coordinator_event *ev)
     }
     if (ev->why == NULL) {
         c->restore = *ev->restore;
+        if (c->skips_newest)
+            c->skipped_at = c->history.counters.crashes;
+        if (c->restore.skipped)
+            c->skipped_step = c->restore.skipped_step;
         count_lost_steps(c);
         step_enter(s, COORDINATOR_FORM, c->form_timeout_ms);
         (void)step_emit(s, OUTPUT_FORM, -1);
@@ -621,6 +637,9 @@ void coordinator_step(struct coordinator *c, const struct coordinator_event *eve
         c->committed_step = event->step;
         c->committed_wall_ms = now->wall_ms;
         vigil_committed(&s);
+        c->skipped_at = 0;
+        if (now->wall_ms - c->formed_wall_ms >= SKIPPED_SHOWN_MS)
+            c->skipped_step = -1;
         (void)snprintf(c->committed_uri, sizeof c->committed_uri, "%s", event->text);
         (void)step_emit(&s, OUTPUT_REPORT, -1);
         break;

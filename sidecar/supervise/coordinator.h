@@ -81,6 +81,9 @@ struct coordinator {
     struct cause cause;
     bool end_is_due;                  /* SETTLE: a process has left the ring, and its end was not told yet */
     int32_t culprit;                  /* GAVE_UP, HANDED: whose pod ends; -1 = none */
+    bool skips_newest;                /* of the claim under way: the job dies of its newest checkpoint */
+    int32_t skipped_at;               /* history.counters.crashes when that was done last */
+    int64_t skipped_step;             /* passed over, and nothing was committed since; -1 = none */
     bool claiming;                    /* a claim is under way; one at a time */
     int64_t deadline_ms;              /* of the phase; 0 = none */
     int64_t gather_from_ms;           /* back-off before the next round */

@@ -156,7 +156,7 @@ static void claim(struct hub *h)
 
     for (int32_t i = 0; i < c->world; i++)
         holdings[i] = c->members[i].holdings != NULL ? c->members[i].holdings : none;
-    checkpoint_claim(member_checkpoint(h->member), c->fence, c->world, holdings, on_claimed, h);
+    checkpoint_claim(member_checkpoint(h->member), c->fence, c->world, holdings, c->skips_newest, on_claimed, h);
     free(holdings);
 }
 

@@ -34,7 +34,7 @@ int coordinator_init(struct coordinator *c, const struct training_job *policy, c
                      struct error *e)
 {
     *c = (struct coordinator){ .policy = policy, .attempt = attempt, .group = job_restarts_as_group(policy), .culprit = -1,
-                               .form_timeout_ms = FORM_TIMEOUT_MS, .committed_step = -1, .failed_at_step = -1,
+                               .form_timeout_ms = FORM_TIMEOUT_MS, .committed_step = -1, .skipped_step = -1, .failed_at_step = -1,
                                .history = { .counters = *counters }, .restore = { .step = -1 } };
     (void)snprintf(c->job, sizeof c->job, "%s", job);
     (void)snprintf(c->job_uid, sizeof c->job_uid, "%s", job_uid);
@@ -140,6 +140,8 @@ void coordinator_report(const struct coordinator *c, const struct coordinator_no
     (void)snprintf(r.give_up_message, sizeof r.give_up_message, "%s", h->give_up_message);
     if (c->phase == COORDINATOR_RUN)
         (void)snprintf(r.stalled, sizeof r.stalled, "%s", c->stalled);
+    r.skipped = c->skipped_step >= 0;
+    r.skipped_step = c->skipped_step;
     if (c->phase == COORDINATOR_RUN)
         (void)snprintf(r.suspected, sizeof r.suspected, "%s", c->suspected);
     r.has_handed = c->has_handed;

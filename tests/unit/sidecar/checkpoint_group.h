@@ -58,6 +58,7 @@ struct group {
     struct member_of_group members[GROUP_MAX];
     uint64_t fence;
     struct checkpoint_restore restore;
+    bool skip_newest; /* at the next claim */
     bool claimed, claim_failed;
     struct error claim_error;
     /* What the bus does to a letter: true drops it. */
@@ -247,7 +248,7 @@ static inline bool group_claim(struct group *g, uint64_t fence)
     for (int32_t rank = 0; rank < g->world; rank++)
         holdings[rank] = checkpoint_holdings(g->members[rank].checkpoint);
     g->claimed = g->claim_failed = false;
-    checkpoint_claim(g->members[0].checkpoint, fence, g->world, (const cJSON *const *)holdings, group_on_claimed, g);
+    checkpoint_claim(g->members[0].checkpoint, fence, g->world, (const cJSON *const *)holdings, g->skip_newest, group_on_claimed, g);
     for (int32_t rank = 0; rank < g->world; rank++)
         cJSON_Delete(holdings[rank]);
     MUST(group_wait(g, group_until_claimed, 0, 20000));

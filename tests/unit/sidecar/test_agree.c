@@ -49,11 +49,32 @@ Test(agree, takes_the_newest_step_that_every_rank_can_restore)
             for (int slot = 0; slot < 2; slot++)
                 if (CASES[i].slots[rank][slot].world > 0)
                     by_rank[rank].slots[by_rank[rank].slot_count++] = CASES[i].slots[rank][slot];
-        bool result = agree(CASES[i].volume, CASES[i].volume_count, by_rank, 3, &l, &found);
+        bool result = agree(CASES[i].volume, CASES[i].volume_count, by_rank, 3, &l, NULL, &found);
         cr_expect(result == CASES[i].found, "case %s: %d", CASES[i].name, result);
         if (result)
             cr_expect(checkpoint_id_equal(found.id, CASES[i].id), "case %s: epoch %d step %d", CASES[i].name, (int)found.id.epoch,
                       (int)found.id.step);
+    }
+}
+
+Test(agree, below_a_step_only_what_is_older_counts)
+{
+    static const struct { const char *name; struct checkpoint_id below; bool found; struct checkpoint_id id; } rows[] = {
+        { "one older on the volume", { 2, 40 }, true, { 1, 30 } },
+        { "one older in memory", { 2, 50 }, true, { 2, 40 } },
+        { "none", { 1, 20 }, false, { 0, 0 } },
+    };
+    struct holding volume[] = { S(1, 20), S(1, 30) };
+    struct holdings by_rank[3] = { { .slots = { S(2, 40), S(2, 50) }, .slot_count = 2 }, { .slots = { S(2, 40), S(2, 50) }, .slot_count = 2 },
+                                   { .slots = { S(2, 40), S(2, 50) }, .slot_count = 2 } };
+    struct lineage l = { .count = 0 };
+
+    lineage_push(&l, 1, NULL);
+    lineage_push(&l, 2, &(struct checkpoint_id){ 1, 30 });
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct holding found = { .world = 0 };
+        cr_expect(agree(volume, 2, by_rank, 3, &l, &rows[i].below, &found) == rows[i].found, "case %s", rows[i].name);
+        cr_expect(!rows[i].found || checkpoint_id_equal(found.id, rows[i].id), "case %s: step %d", rows[i].name, (int)found.id.step);
     }
 }
 

@@ -70,7 +70,7 @@ static enum process_state state_named(const char *name)
     return PROCESS_LOST;
 }
 
-static void format_outputs(const struct coordinator_outputs *o, char *ret, size_t size)
+static void format_outputs(const struct coordinator *c, const struct coordinator_outputs *o, char *ret, size_t size)
 {
     static const char *const names[] = { [OUTPUT_CLAIM] = "claim", [OUTPUT_FORM] = "form", [OUTPUT_START] = "start", [OUTPUT_ABORT] = "abort",
                                          [OUTPUT_RELEASE] = "release", [OUTPUT_LEAVE] = "leave", [OUTPUT_COMMAND] = "command",
@@ -84,6 +84,8 @@ static void format_outputs(const struct coordinator_outputs *o, char *ret, size_
         buf_addf(&b, "%s%s", b.len > 0 ? " " : "", names[x->kind]);
         if (x->member >= 0)
             buf_addf(&b, " %d", x->member);
+        if (x->kind == OUTPUT_CLAIM && c->skips_newest)
+            buf_add(&b, "-older");
         if (x->kind == OUTPUT_LEAVE)
             buf_addf(&b, "=%d", x->exit_code);
         if (x->kind == OUTPUT_HOSTS)
@@ -182,7 +184,7 @@ static void run_line(struct bench *b, const char *line, char *ret, size_t size)
         cr_assert_fail("no such line: %s", line);
     }
     coordinator_step(&b->c, &ev, &b->now, &out);
-    format_outputs(&out, ret, size);
+    format_outputs(&b->c, &out, ret, size);
     outputs_release(&out);
 }
 
@@ -217,6 +219,10 @@ static void run_script(struct bench *b, const char *name, const char *script)
 #define UP GATHER_ALL FORM_ALL "formed 2 > start\n" RUN_ALL "= run\n"
 #define UP_2_RANKS GATHER_ALL "claimed > form\nformed 0 >\nformed 1 > start\n" RUN_ALL "= run\n"
 #define STOPPED(a, b) "trainer " a " Stopping >\ntrainer " b " Stopping >\ntrainer " a " Waiting >\ntrainer " b " Waiting > "
+
+/* After the abort of a round: all wait again; then the next one from the same step. */
+#define AGAIN "trainer 0 Waiting >\ntrainer 1 Waiting >\ntrainer 2 Waiting >"
+#define FORM_AGAIN "claimed 50 > form\nformed 0 >\nformed 1 >\nformed 2 > start\n" RUN_ALL
 
 static const struct scenario { const char *name, *const *policy, *const *members, *script; int32_t round, restarts, counted, disruptions; } SCENARIOS[] = {
     { "gang start", &GROUP, MEMBERS, UP, 1, 0, 0, 0 },
@@ -332,6 +338,14 @@ static const struct scenario { const char *name, *const *policy, *const *members
       UP "wait 2500 > dump 0 dump 1 dump 2\ndumped 0 >\nwait 9000 >\nwait 1000 > abort 0 abort\n= gather\n", 1, 1, 1, 0 },
     { "a hang: a sidecar that is lost meanwhile is the cause", &HANGS, MEMBERS,
       UP "wait 2500 > dump 0 dump 1 dump 2\nlost 2 >\n= settle\nwait 30 > abort\n= gather\n", 1, 1, 0, 1 },
+    { "the newest checkpoint is passed over after three crashes right after a start", &GROUP, MEMBERS,
+      GATHER_ALL "claimed 50 > form\nformed 0 >\nformed 1 >\nformed 2 > start\n" RUN_ALL
+      "exit 1 1 >\nwait 30 > abort\n" AGAIN " claim\n" FORM_AGAIN "exit 1 1 >\nwait 30 > abort\n" AGAIN "\nwait 3000 > claim\n" FORM_AGAIN
+      "exit 1 1 >\nwait 30 > abort\n" AGAIN "\nwait 6000 > claim-older\n", 4, 3, 3, 0 },
+    { "steps that were trained clear the checkpoint", &GROUP, MEMBERS,
+      GATHER_ALL "claimed 50 > form\nformed 0 >\nformed 1 >\nformed 2 > start\n" RUN_ALL
+      "exit 1 1 >\nwait 30 > abort\n" AGAIN " claim\n" FORM_AGAIN "exit 1 1 >\nwait 30 > abort\n" AGAIN "\nwait 3000 > claim\n" FORM_AGAIN
+      "progress 1 60 1 >\nexit 1 1 >\nwait 30 > abort\n" AGAIN "\nwait 6000 > claim\n", 4, 3, 3, 0 },
     { "no hang: steps go on", &HANGS, MEMBERS,
       UP "progress 0 1 1 >\nwait 1500 >\nprogress 0 2 1 >\nwait 1500 >\nprogress 0 3 1 >\nwait 1500 >\nprogress 0 4 1 >\nwait 1500 >\n= run\n", 1, 0, 0, 0 },
     { "no hang: steps are committed", &HANGS, MEMBERS, UP "wait 1500 >\ncommitted 5 >\nwait 1500 >\ncommitted 6 >\nwait 1500 >\n= run\n", 1, 0, 0, 0 },

@@ -51,6 +51,15 @@ static int claim(const struct bench *b, uint64_t fence, struct claim *ret_claim,
     return claim_run(&b->store, ret_claim, &claimed, nonce, e);
 }
 
+static int claim_older(const struct bench *b, uint64_t fence, struct claim *ret_claim, struct error *e)
+{
+    struct holdings none[WORLD] = { { .slot_count = 0 } };
+    uint64_t claimed;
+    char nonce[LAYOUT_NONCE_MAX];
+    *ret_claim = (struct claim){ .fence = fence, .world = WORLD, .member = "chief-0", .by_rank = none, .skip_newest = true };
+    return claim_run(&b->store, ret_claim, &claimed, nonce, e);
+}
+
 static int persist(const struct bench *b, const struct step_key *key, int32_t rank, struct error *e)
 {
     struct vote v = { .rank = rank };
@@ -338,5 +347,27 @@ Test(store, a_full_file_system_is_an_error_and_leaves_room_for_what_is_committed
         cr_assert(store_tidy(&b.store, &c.known, 1, never, NULL, &e) == 0, "%s", e.text);
     cr_expect(save(&b, EPOCH, step + 10, &e) == 0, "with the old ones gone there is room: %s", e.text);
     cr_assert(umount(volume) == 0);
+    bench_release(&b);
+}
+
+Test(writer, a_poisoned_checkpoint_is_passed_over_once_and_stays_on_the_volume)
+{
+    struct bench b;
+    struct claim c;
+    struct error e = ERROR_INIT;
+
+    bench_init(&b);
+    cr_assert(claim(&b, 1, &c, &e) == 0 && !c.ret_restore.found, "%s", e.text);
+    cr_assert(save(&b, 1, 10, &e) == 0 && save(&b, 1, 20, &e) == 0 && save(&b, 1, 30, &e) == 0, "%s", e.text);
+    cr_assert(claim_older(&b, 2, &c, &e) == 0, "%s", e.text);
+    cr_expect(c.ret_restore.found && c.ret_restore.step == 20 && c.ret_restore.skipped && c.ret_restore.skipped_step == 30 && c.ret_on_volume);
+    cr_expect(reads(&b, 1, 30), "nothing is deleted");
+    cr_assert(claim(&b, 3, &c, &e) == 0, "%s", e.text);
+    cr_expect(c.ret_restore.step == 20 && !c.ret_restore.skipped, "what was passed over is not in the history any more");
+    cr_assert(claim_older(&b, 4, &c, &e) == 0, "%s", e.text);
+    cr_expect(c.ret_restore.step == 10 && c.ret_restore.skipped_step == 20);
+    cr_assert(claim_older(&b, 5, &c, &e) == 0, "%s", e.text);
+    cr_expect(c.ret_restore.found && c.ret_restore.step == 10 && !c.ret_restore.skipped && c.ret_on_volume, "never from scratch because of it");
+    cr_expect(reads(&b, 1, 30) && reads(&b, 1, 20));
     bench_release(&b);
 }
