@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/safetensors.h"
+#include "base/mem.h"
+#include "checkpoint/tensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -22,6 +23,22 @@ static void check(const struct safetensors *s, size_t size)
             abort();
 }
 
+/* As the only image of a step: which part of which tensor it holds. */
+static void join(const uint8_t *data, size_t size)
+{
+    struct error e = ERROR_INIT;
+    struct safetensors *headers = xcalloc(1, sizeof(*headers));
+    struct tensors t;
+    if (safetensors_parse(data, size, size, headers, &e) != 0)
+        abort();
+    if (tensors_join(headers, 1, &t, &e) != 0)
+        return;
+    for (size_t i = 0; i < t.count; i++)
+        if (t.items[i].part_count != 1 || t.items[i].parts[0].end > size || t.items[i].parts[0].begin > t.items[i].parts[0].end)
+            abort();
+    tensors_release(&t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct safetensors s;
@@ -29,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (safetensors_parse(data, size, size, &s, &e) == 0) {
         check(&s, size);
         safetensors_release(&s);
+        join(data, size);
     } else if (e.kind == ERROR_NONE || e.text[0] == '\0') {
         abort();
     }
