@@ -159,7 +159,8 @@ char *report_last_word(const struct coordinator_report *r)
     if (r->round_count == 0 && !r->gave_up && !r->has_handed)
         return NULL;
     auto_free struct round_view *rounds = xcalloc(r->round_count + 1, sizeof *rounds);
-    memcpy(rounds, r->rounds, r->round_count * sizeof *rounds);
+    if (r->round_count > 0)
+        memcpy(rounds, r->rounds, r->round_count * sizeof *rounds);
     for (size_t i = 0; i < r->round_count; i++)
         cut_message(rounds[i].cause.message);
     cut_message(brief.give_up_message);
