@@ -117,13 +117,24 @@ static void begin_dump(struct step *s, int32_t member, const struct hang_found *
     }
 }
 
+/* The training of a group is over when one of its ranks has ended well: what another still does (an upload, a last evaluation) has no
+ * signs of training. */
+static bool is_finishing(const struct coordinator *c)
+{
+    for (int32_t i = 0; c->group && i < c->world; i++) {
+        if (c->members[i].trainer.state == PROCESS_DONE && c->members[i].trainer.fence == c->fence)
+            return true;
+    }
+    return false;
+}
+
 static void suspect(struct step *s, int32_t member, const struct hang_found *f)
 {
     struct coordinator *c = s->c;
 
-    if (f->verdict == HANG_FOUND) {
+    if (f->verdict == HANG_FOUND && (c->hang_rule.strict || !is_finishing(c))) {
         begin_dump(s, member, f);
-    } else if (f->verdict == HANG_SUSPECTED && c->suspected[0] == '\0') {
+    } else if (f->verdict != HANG_NONE && c->suspected[0] == '\0') {
         describe(c, &c->members[member], f, c->suspected);
         (void)step_emit(s, OUTPUT_REPORT, -1);
     }

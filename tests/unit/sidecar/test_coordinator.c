@@ -410,6 +410,22 @@ Test(coordinator, the_first_cause_is_found)
     }
 }
 
+Test(coordinator, who_is_left_when_the_training_is_over_is_told_of_and_ended_only_where_the_manifest_says_so)
+{
+    static const struct { const char *name, *const *policy; bool ended; } rows[] = { { "by default", &GROUP, false }, { "with a limit", &HANGS, true } };
+
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct bench b = bench_new(*rows[i].policy, MEMBERS);
+        run_script(&b, rows[i].name, UP "exit 1 0 >\nexit 2 0 >\n");
+        b.c.hang_rule.quiet_ms = b.c.hang_rule.first_ms = 2000;
+        b.c.look_at_ms = b.now.mono_ms;
+        b.c.members[0].signs.attached = true;
+        run_script(&b, rows[i].name, rows[i].ended ? "wait 2500 > dump 0 dump 1 dump 2\n" : "wait 2500 >\n");
+        cr_expect(rows[i].ended == (b.c.suspected[0] == '\0'), "case %s: %s", rows[i].name, b.c.suspected);
+        bench_free(&b);
+    }
+}
+
 Test(coordinator, a_hang_is_told_with_what_waits_and_where_the_evidence_is)
 {
     struct bench b = bench_new(HANGS, MEMBERS);
