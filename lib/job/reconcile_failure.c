@@ -10,6 +10,9 @@
 #include "job/counters.h"
 #include "job/reconcile_parts.h"
 
+/* After a ring was formed, until its programs listen if they ever do: imports and models come before that. */
+enum { LISTENS_WITHIN_MS = 20000 };
+
 struct candidate {
     enum job_role role; int32_t index;
     const struct pod_view *pod; /* NULL: it vanished */
@@ -127,8 +130,10 @@ static bool was_counted_by_coordinator(const struct pass *p, const struct candid
     const struct job_status *s = p->status; /* with the rounds of this pass folded in */
     const struct failure *f = s->failure_count > 0 ? &s->failures[s->failure_count - 1] : NULL;
 
-    return f != NULL && class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE &&
-           f->attempt == s->attempt && f->round == s->round && s->round > 0 && f->role == c->role &&
+    /* A launcher that is gone is a pod that ends: with which code shows only here. */
+    bool same = f != NULL && f->class == FAILURE_INFRASTRUCTURE && (class == FAILURE_INFRASTRUCTURE || strcmp(f->reason, "LauncherLost") == 0);
+
+    return same && f->attempt == s->attempt && f->round == s->round && s->round > 0 && f->role == c->role &&
            f->index == c->index && f->pod_uid[0] == '\0';
 }
 
@@ -390,13 +395,24 @@ static bool only_workers_differ(const struct pass *p)
     return true;
 }
 
-/* The ring grows or shrinks at its end while its processes stay: their programs go into another round by themselves. */
-static bool can_resize(const struct pass *p)
+/* Does the ring grow or shrink at its end while its processes stay, when their programs go into another round by themselves? */
+static bool is_resizable(const struct pass *p)
 {
     const struct coordinator_view *c = &p->seen->coordinator;
 
-    return p->job->spec.elastic && c->known && c->attempt == p->status->attempt && c->workers_wanted > 0 && c->listens &&
-           p->census.roles[ROLE_WORKER].replicas > 0;
+    return p->job->spec.elastic && c->known && c->attempt == p->status->attempt && c->workers_wanted > 0 &&
+           p->census.roles[ROLE_WORKER].replicas > 0 && only_workers_differ(p);
+}
+
+/* Programs that have just begun may be about to listen. */
+static bool may_listen_soon(struct pass *p)
+{
+    int64_t formed_ms = p->seen->coordinator.latest.ring.formed_ms, until_ms = formed_ms + LISTENS_WITHIN_MS;
+
+    if (!is_resizable(p) || p->seen->coordinator.listens || p->now_ms < formed_ms || p->now_ms >= until_ms)
+        return false;
+    plan_requeue(p->plan, until_ms);
+    return true;
 }
 
 int32_t resize_is_wanted(const struct training_job *job, const struct job_status *status, const struct coordinator_view *coordinator)
@@ -423,7 +439,10 @@ bool handle_scale(struct pass *p)
         return false;
     (void)snprintf(message, sizeof message, "the job is scaled from %d to %d replicas", (int)was,
                    (int)job_replicas(p->job));
-    if ((p->job->spec.enable_dynamic_worker || can_resize(p)) && only_workers_differ(p)) {
+    bool stays = is_resizable(p) && p->seen->coordinator.listens;
+    if (!stays && may_listen_soon(p))
+        return true;
+    if (stays || (p->job->spec.enable_dynamic_worker && only_workers_differ(p))) {
         p->status->roles[ROLE_WORKER].replicas = p->census.roles[ROLE_WORKER].replicas;
         condition_clear(p->job, p->status, CONDITION_PODS_READY, p->now_ms, "Scaled", "%s", message);
         p->plan->record_first = true;

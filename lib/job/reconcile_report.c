@@ -27,7 +27,8 @@ static bool is_listed(const struct job_status *s, const struct round_view *r)
 {
     for (size_t i = 0; i < s->failure_count; i++) {
         const struct failure *f = &s->failures[i];
-        if (r->cause.class == FAILURE_INFRASTRUCTURE && f->class == FAILURE_INFRASTRUCTURE &&
+        bool ends_pod = strcmp(r->cause.reason, "LauncherLost") == 0; /* with a code that only the pod shows */
+        if (r->cause.class == FAILURE_INFRASTRUCTURE && (f->class == FAILURE_INFRASTRUCTURE || ends_pod) &&
             f->attempt == r->attempt && f->round == r->round && f->role == r->cause.role && f->index == r->cause.index)
             return true;
     }

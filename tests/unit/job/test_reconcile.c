@@ -634,6 +634,27 @@ Test(reconcile, programs_that_do_not_listen_are_started_again)
     }
 }
 
+Test(reconcile, programs_that_have_just_begun_may_be_about_to_listen)
+{
+    for (int late = 0; late < 2; late++) {
+        struct world *w = world_elastic();
+        says(w, 2, 2, false);
+        w->coordinator.latest.ring.set = true;
+        w->coordinator.latest.ring.size = 3;
+        w->coordinator.latest.ring.formed_ms = w->now_ms;
+        (void)world_settle(w);
+        w->job->spec.roles[ROLE_WORKER].replicas = 3;
+        w->now_ms += 19000;
+        (void)world_settle(w);
+        cr_expect(w->status->attempt == 1 && w->created == 3, "it waits");
+        w->now_ms += late ? 1000 : 0;
+        says(w, 2, 2, !late);
+        (void)world_settle(w);
+        cr_expect_eq(w->status->attempt, late ? 2 : 1, "late %d: attempt %d", late, w->status->attempt);
+        world_free(w);
+    }
+}
+
 Test(reconcile, a_lost_pod_of_an_elastic_job_is_made_anew_alone)
 {
     struct world *w = world_elastic();
@@ -645,6 +666,32 @@ Test(reconcile, a_lost_pod_of_an_elastic_job_is_made_anew_alone)
     (void)world_settle(w);
     cr_expect(w->created == 4 && w->deleted == 0 && world_pod(w, ROLE_WORKER, 0) != NULL && w->status->attempt == 1);
     world_free(w);
+}
+
+/* Both the coordinator and the pod tell of one launcher's end, in either order. */
+Test(reconcile, a_lost_launcher_is_counted_once)
+{
+    for (int pod_first = 0; pod_first < 2; pod_first++) {
+        struct world *w = world_elastic();
+        struct failure cause = { .attempt = 1, .round = 1, .role = ROLE_WORKER, .index = 1, .class = FAILURE_INFRASTRUCTURE, .reason = "LauncherLost",
+                                 .time_ms = w->now_ms };
+        for (int turn = 0; turn < 2; turn++) {
+            if (turn == pod_first) {
+                w->rounds[0] = (struct round_view){ .attempt = 1, .round = 1, .cause = cause, .counters = { .restarts = 1, .disruptions = 1 } };
+                w->coordinator.round_count = 1;
+            } else {
+                world_exit(w, ROLE_WORKER, 1, 137);
+            }
+            w->now_ms += 1000;
+            (void)world_settle(w);
+        }
+        w->now_ms += 60000;
+        (void)world_settle(w);
+        cr_expect(w->status->restarts == 1 && w->status->failure_count == 1, "pod first %d: %d restarts, %zu failures", pod_first, w->status->restarts,
+                  w->status->failure_count);
+        cr_expect(w->status->attempt == 1 && w->created == 4 && world_pod(w, ROLE_WORKER, 1) != NULL, "pod first %d", pod_first);
+        world_free(w);
+    }
 }
 
 Test(reconcile, the_pod_of_rank_0_takes_the_attempt_with_it)
