@@ -6,11 +6,14 @@ bench_allreduce.py OUT.json [--ranks 2,4] [--sizes 4,4096,...] [--repeat 3]
 Everyone is measured in turn, size by size, so that what else the machine does meets all alike; of the repetitions the median
 counts. `engine` is the ring alone, from sidecar to sidecar, which is what a peer without a sidecar has to be held against: over
 TCP, and through memory as the local runner has it. `process` goes from training process to training process (through memory).
+Processor time is that of all processes of a contestant from start to end, so what starting costs is in it, for each GB of a rank's
+tensor.
 """
 
 import argparse
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -24,28 +27,42 @@ SIZES = [4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "lo"]
 
 
-def loop(command, **environment):
-    """Median in microseconds of one of the loops in bench/allreduce; None: it did not end in time."""
+def run(command, timeout_s, environment):
+    """What it wrote, and the processor seconds of it and its children; None: it did not end in time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True, timeout=60,
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout_s,
                               env={**os.environ, **environment})
     except subprocess.TimeoutExpired:
         return None
-    return float(done.stdout.split()[2])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def loop(command, **environment):
+    """Median in microseconds of one of the loops in bench/allreduce, and processor seconds for a GB; None: it did not end in time."""
+    ended = run(command, 60, environment)
+    if ended is None:
+        return None
+    done, cpu = ended
+    done.check_returncode()
+    size, measured, median = done.stdout.split()[:3]
+    return float(median), cpu / (int(size) * (int(measured) + int(measured) // 5 + 1) / 1e9)
 
 
 def process(ranks, size, arena):
-    command = [ROOT / "build/bin/ringmaster", "bench", "allreduce", "--ranks", ranks, "--min", size, "--max", size, "--percentiles"]
-    try:
-        done = subprocess.run([str(word) for word in command] + (["--arena"] if arena else []), capture_output=True, text=True,
-                              timeout=180)
-    except subprocess.TimeoutExpired:
+    iterations, warmup = min(max((1 << 30) // size, 5), 1000), 5
+    command = [ROOT / "build/bin/ringmaster", "bench", "allreduce", "--ranks", ranks, "--min", size, "--max", size, "--percentiles",
+               "--iterations", iterations, "--warmup", warmup, *(["--arena"] if arena else [])]
+    ended = run(command, 180, {})
+    if ended is None:
         return None
+    done, cpu = ended
     lines = [line.split() for line in done.stdout.splitlines()]
     found = [fields for fields in lines if len(fields) == 10 and fields[0] == str(size)]
     if done.returncode != 0 or not found or found[0][7] != "0":
         sys.exit(f"ringmaster bench allreduce failed at {size} bytes:\n{done.stdout}{done.stderr}")
-    return float(found[0][8])
+    return float(found[0][8]), cpu / (size * (iterations + warmup) / 1e9)
 
 
 CONTESTANTS = {
@@ -60,14 +77,15 @@ CONTESTANTS = {
 
 
 def measure(ranks, size, repeat):
-    """Median microseconds by contestant."""
-    times = {name: [] for name in CONTESTANTS}
+    """Median microseconds, and processor seconds for a GB, by contestant."""
+    figures = {name: [] for name in CONTESTANTS}
     for _ in range(repeat):
-        for name, run in CONTESTANTS.items():
-            us = run(ranks, size)
-            if us is not None:
-                times[name].append(us)
-    return {name: statistics.median(us) for name, us in times.items() if us}
+        for name, contestant in CONTESTANTS.items():
+            measured = contestant(ranks, size)
+            if measured is not None:
+                figures[name].append(measured)
+    there = {name: list(zip(*measured)) for name, measured in figures.items() if measured}
+    return tuple({name: statistics.median(columns[i]) for name, columns in there.items()} for i in range(2))
 
 
 def text(size):
@@ -97,7 +115,14 @@ def bandwidth_row(ranks, size, who, us, peers, goal):
     return [row(f"{who}, {ranks} ranks, {text(size)}, against {best}", "GB/s", ours, f">= {goal}x", ours >= goal * theirs, best, theirs)]
 
 
-def rows_of(ranks, size, us):
+def cost_row(ranks, size, who, cpu):
+    if who not in cpu or "Gloo" not in cpu:
+        return []
+    ratio = cpu[who] / cpu["Gloo"]
+    return [row(f"{who}, {ranks} ranks, {text(size)}, processor time", "s/GB", cpu[who], "<= 1x", ratio <= 1, "Gloo", cpu["Gloo"])]
+
+
+def rows_of(ranks, size, us, cpu):
     tcp = ["OpenMPI TCP", "Gloo"]
     rows = []
     if size <= SMALL:
@@ -110,6 +135,7 @@ def rows_of(ranks, size, us):
     if size >= 1 << 20:
         rows += bandwidth_row(ranks, size, "process", us, tcp, 1.0)
         rows += bandwidth_row(ranks, size, "process in arena", us, ["engine in memory"], 0.95)
+        rows += cost_row(ranks, size, "engine", cpu) + cost_row(ranks, size, "process", cpu)
     return rows
 
 
@@ -130,9 +156,9 @@ def main():
     print(f"ranks      size{''.join(f'{name[-11:]:>12}' for name in CONTESTANTS)}")
     for ranks in [int(n) for n in options.ranks.split(",")]:
         for size in [int(n) for n in options.sizes.split(",")]:
-            us = measure(ranks, size, options.repeat)
+            us, cpu = measure(ranks, size, options.repeat)
             show(ranks, size, us)
-            rows += rows_of(ranks, size, us)
+            rows += rows_of(ranks, size, us, cpu)
     print()
     return finish(rows, options.out)
 

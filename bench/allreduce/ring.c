@@ -112,7 +112,7 @@ static void submit(struct engine *g)
     q->out_capacity = count;
     q->done = done;
     request_add(g, q);
-    execute_announce(g, q);
+    order_announce(g, q);
     execute_flush(g);
 }
 
