@@ -237,10 +237,10 @@ static int take_ready(struct client *c, struct talk_message *m)
     if (status != RM_OK)
         return status;
     m->fds[1] = m->fds[2] = -1; /* taken */
-    struct areas areas = request_areas(c->shared.arena_bytes);
+    struct areas areas = request_areas(c->shared.arena_bytes, in_ring ? ready.size : 1);
     uint64_t arena = c->shared.arena_offset;
     if (!arena_init(&c->small, arena, areas.small_bytes) || !arena_init(&c->large, arena + areas.small_bytes, areas.large_bytes)
-        || !requests_attach(&c->requests, c->shared.arena_bytes))
+        || !requests_attach(&c->requests, &areas))
         return text_fail(RM_NO_MEMORY, "out of memory for the client's tables");
     c->fence = ready.fence;
     c->resume_step = ready.resume_step;

@@ -8,7 +8,11 @@
 #include "name.h"
 
 #define REQUESTS_MAX (1u << 20)
-#define LARGE_MAX (32ull << 20) /* eight pieces: copies that run further ahead of the ring find their memory no longer in a cache */
+/* While one piece is reduced the next is copied in and the last one out, in the cache; where there are many ranks each has only a
+ * block of it, which must not become so small that the ring's steps are all waiting. */
+#define BLOCK_BYTES (512ull << 10)
+#define PIECE_MAX (4ull << 20)
+#define PIECES_AHEAD 8u /* copies that run further ahead of the ring find their memory no longer in a cache */
 
 static uint64_t power_of_two(uint64_t at_most, uint64_t low, uint64_t high)
 {
@@ -18,13 +22,14 @@ static uint64_t power_of_two(uint64_t at_most, uint64_t low, uint64_t high)
     return n;
 }
 
-struct areas request_areas(uint64_t arena_bytes)
+struct areas request_areas(uint64_t arena_bytes, uint32_t size)
 {
-    uint64_t large = arena_bytes / 4 < LARGE_MAX ? arena_bytes / 4 : LARGE_MAX;
+    uint64_t piece = (uint64_t)size * BLOCK_BYTES < PIECE_MAX ? size * BLOCK_BYTES : PIECE_MAX;
+    uint64_t most = PIECES_AHEAD * piece, large = arena_bytes / 4 < most ? arena_bytes / 4 : most;
     struct areas a = { .large_bytes = large / ARENA_ALIGN * ARENA_ALIGN };
     a.small_bytes = arena_bytes / ARENA_ALIGN * ARENA_ALIGN - a.large_bytes;
     a.small_max = power_of_two(arena_bytes / 2048, 4096, 256u << 10);
-    a.piece_max = power_of_two(a.large_bytes / 8, 4096, 4u << 20); /* while one is reduced the next is copied in, in the cache */
+    a.piece_max = power_of_two(a.large_bytes / PIECES_AHEAD, 4096, piece);
     return a;
 }
 
@@ -44,7 +49,7 @@ struct split request_split(uint64_t bytes, const struct areas *areas)
     return s;
 }
 
-bool requests_attach(struct requests *q, uint64_t arena_bytes)
+bool requests_attach(struct requests *q, const struct areas *areas)
 {
     q->pieces = calloc(REQUEST_IN_FLIGHT, sizeof(*q->pieces));
     if (q->pieces == NULL)
@@ -59,7 +64,7 @@ bool requests_attach(struct requests *q, uint64_t arena_bytes)
     }
     q->pieces_in_flight = q->copying = q->on_gpu = q->starting = 0;
     q->landed = q->ahead = NULL;
-    q->areas = request_areas(arena_bytes);
+    q->areas = *areas;
     return true;
 }
 

@@ -2,8 +2,8 @@
  * request.h — collectives in flight: requests, their pieces, their handles.
  *
  * A request is one call of the API; its tensors, end to end, are its data. Small data travels as it is. Large data is cut: a
- * small piece 0 under the tensor's own name, then even pieces called name#k. Where the cuts are depends on the sizes of data
- * and arena alone (request_split), so ranks that agree on the size agree on the pieces.
+ * small piece 0 under the tensor's own name, then even pieces called name#k. Where the cuts are depends on the sizes of data,
+ * arena and job alone (request_split), so ranks that agree on the size agree on the pieces.
  *
  * Ranks submit in any order, and what is in flight holds memory until every rank has sent its own. So that ranks with
  * different orders never wait for each other for ever:
@@ -46,7 +46,7 @@ enum request_form {
     FORM_HOLLOW,  /* all-to-all of rows without elements: a byte stands for each row */
 };
 
-/* How the arena is used, from its size alone: small data and memory of rm_alloc below, pieces above. */
+/* How the arena is used, from its size and the job's alone: small data and memory of rm_alloc below, pieces above. */
 struct areas { uint64_t small_bytes, large_bytes, small_max, piece_max; };
 
 /* How data is cut: piece 0 has `first` bytes, the others `other`, the last one what is left. */
@@ -146,11 +146,11 @@ struct requests {
     struct areas areas;
 };
 
-struct areas request_areas(uint64_t arena_bytes); /* pure */
+struct areas request_areas(uint64_t arena_bytes, uint32_t size); /* of the job; pure */
 struct split request_split(uint64_t bytes, const struct areas *areas); /* pure */
 
 /* All of the following are called with the client's lock held unless they say otherwise. */
-bool requests_attach(struct requests *q, uint64_t arena_bytes); /* false: out of memory */
+bool requests_attach(struct requests *q, const struct areas *areas); /* false: out of memory */
 void requests_detach(struct requests *q);
 
 /* A fresh request with its handle, or NULL (out of memory, or the name is in flight: the reason is in text_last). */

@@ -9,15 +9,17 @@
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
-Test(request, areas_share_the_arena_by_its_size_alone)
+Test(request, areas_share_the_arena_by_its_size_and_the_jobs)
 {
-    static const struct { uint64_t arena, small_max, piece_max; } rows[] = {
-        { 64 * KIB, 4096, 4096 }, { 1 * MIB, 4096, 32 * KIB }, { 64 * MIB, 32 * KIB, 2 * MIB }, { 512 * MIB, 256 * KIB, 4 * MIB },
-        { 1 * GIB, 256 * KIB, 4 * MIB }, { 64 * GIB, 256 * KIB, 4 * MIB }, { 200 * MIB + 17, 64 * KIB, 4 * MIB },
+    static const struct { uint64_t arena; uint32_t size; uint64_t small_max, piece_max; } rows[] = {
+        { 64 * KIB, 2, 4096, 4096 }, { 1 * MIB, 2, 4096, 32 * KIB }, { 64 * MIB, 2, 32 * KIB, 1 * MIB },
+        { 64 * MIB, 8, 32 * KIB, 2 * MIB }, { 512 * MIB, 2, 256 * KIB, 1 * MIB }, { 512 * MIB, 4, 256 * KIB, 2 * MIB },
+        { 512 * MIB, 8, 256 * KIB, 4 * MIB }, { 512 * MIB, 1000, 256 * KIB, 4 * MIB }, { 64 * GIB, 3, 256 * KIB, 1536 * KIB },
+        { 200 * MIB + 17, 8, 64 * KIB, 4 * MIB }, { 512 * MIB, UINT32_MAX, 256 * KIB, 4 * MIB },
     };
 
     for (size_t i = 0; i < COUNT(rows); i++) {
-        struct areas a = request_areas(rows[i].arena);
+        struct areas a = request_areas(rows[i].arena, rows[i].size);
         cr_expect_eq(a.small_max, rows[i].small_max, "case %zu: %llu", i, (unsigned long long)a.small_max);
         cr_expect_eq(a.piece_max, rows[i].piece_max, "case %zu: %llu", i, (unsigned long long)a.piece_max);
         cr_expect(a.small_bytes + a.large_bytes <= rows[i].arena && a.small_bytes % 64 == 0 && a.large_bytes % 64 == 0, "case %zu", i);
@@ -47,7 +49,7 @@ Test(request, cuts_cover_the_data)
     static const uint64_t arenas[] = { 256 * KIB, 1 * MIB, 64 * MIB, 1 * GIB };
 
     for (size_t i = 0; i < COUNT(arenas); i++) {
-        struct areas a = request_areas(arenas[i]);
+        struct areas a = request_areas(arenas[i], 8);
         for (uint64_t n = 1; n < 70; n++)
             for (uint64_t around = 0; around <= 130; around++) {
                 expect_cut(n * a.piece_max + around * 4 - 256, &a);
@@ -60,7 +62,7 @@ Test(request, cuts_cover_the_data)
 /* Ranks with tensors of other sizes: the same first piece means the same number of pieces. */
 Test(request, the_first_piece_tells_how_many_there_are)
 {
-    struct areas a = request_areas(64 * MIB);
+    struct areas a = request_areas(64 * MIB, 8);
     uint64_t marks = a.small_max / 64 - 1;
     uint32_t pieces_of[512] = { 0 };
 
