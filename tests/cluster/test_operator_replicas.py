@@ -11,6 +11,7 @@ from shell import run
 from traffic import KINDS, QUIET_S, Traffic, history, name_of, run_one, wrong_lives
 
 KILLS = 5
+NUMBERS = itertools.count()
 MOST_S = 240         # jobs are made for as long as a test needs them: there is always something to write
 LEASE = ("--lease-duration", "3s", "--lease-renew-deadline", "2s", "--lease-retry", "200ms", "--lease-namespace", "default")
 
@@ -77,11 +78,19 @@ def pair(world, request):
         r.proxy.close()
 
 
-def kill_while_it_writes(leader, other):
+def give_work(world, ns, count):
+    """Jobs that a leader has to say something about, also while all of the traffic waits for somebody else: the garbage collector, say."""
+    for _ in range(count):
+        world.submit(ns, job(f"at-rest-{next(NUMBERS)}", suspend=True))
+
+
+def kill_while_it_writes(ns, leader, other):
     before = len(leader.proxy.policy.seen)
+    give_work(leader.world, ns, 6)
     wait("it writes", lambda: len(leader.proxy.policy.seen) > before + 5)
     began = time.monotonic()
     leader.operator.kill()
+    give_work(leader.world, ns, 1)
     wait("somebody writes", lambda: other.proxy.policy.since(began) or leader.proxy.policy.since(began + 3),
          why=lambda: "\n".join(f"--- {r.name}\n" + "\n".join(r.operator.log().splitlines()[-40:]) for r in (leader, other)))
     print(f"leader {leader.name} killed, writes again after {time.monotonic() - began:.1f} s")
@@ -92,7 +101,7 @@ def test_the_leader_is_killed_again_and_again(pair):
     for _ in range(KILLS):
         wait("one leads", lambda: any(r.holds(ns) for r in replicas))
         leader = next(r for r in replicas if r.holds(ns))
-        kill_while_it_writes(leader, replicas[1 - replicas.index(leader)])
+        kill_while_it_writes(ns, leader, replicas[1 - replicas.index(leader)])
 
 
 def test_a_leader_that_slept_writes_nothing_when_it_wakes(pair):
