@@ -37,6 +37,7 @@ def test_after_three_crashes_right_after_a_restore_an_older_checkpoint_is_taken(
     assert began == ["0", "2", "2", "2", "1"]
     assert "restored from step 2; it goes on from step 1, and step 2 is kept" in result.stdout
     status = json.loads((job_dir / "status.json").read_text())
-    assert status["restarts"] == 4 and status["checkpoint"]["step"] == 4
-    shown = ringmaster("checkpoint", "ls", job_dir / "checkpoints")
-    assert shown.returncode == 0 and len([line for line in shown.stdout.splitlines() if line.split()[:1] == ["2"]]) == 2, shown.stdout
+    assert status["restarts"] == 4
+    shown = ringmaster("checkpoint", "ls", job_dir / "checkpoints")  # and not the status: a job may end before its last commit was told
+    steps = [line.split()[0] for line in shown.stdout.splitlines() if line.strip()]
+    assert shown.returncode == 0 and steps.count("2") == 2 and "4" in steps, shown.stdout
