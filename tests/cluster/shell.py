@@ -53,11 +53,14 @@ class Processes:
 
     @staticmethod
     def _started(pid: int) -> Optional[str]:
+        """None when it has ended: a first thread that is a zombie still has its ports while another one is on its way out."""
+        process = pathlib.Path(f"/proc/{pid}")
         try:
-            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+            has_ended = fields[0] == "Z" and len(list((process / "task").iterdir())) <= 1
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return None if fields[0] == "Z" else fields[19]
+        return None if has_ended else fields[19]
 
     def pid(self, name: str) -> Optional[int]:
         path = self.directory / name
