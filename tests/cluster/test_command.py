@@ -34,8 +34,9 @@ class Command:
         self.env = {"PATH": os.environ["PATH"], "HOME": str(directory), "KUBECONFIG": str(self.kubeconfig)}
 
     def words(self, arguments):
-        command, *rest = map(str, arguments)
-        return [str(PROGRAM), command, "-n", self.kube.namespace, *rest]
+        words = list(map(str, arguments))
+        options_from = 2 if words[0] == "checkpoint" else 1  # its verbs have options, not the command itself
+        return [str(PROGRAM), *words[:options_from], "-n", self.kube.namespace, *words[options_from:]]
 
     def run(self, *arguments, code=0, stdin=None, timeout=100):
         done = subprocess.run(self.words(arguments), env=self.env, cwd=self.directory, text=True, capture_output=True, timeout=timeout, input=stdin)
