@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "ringmaster.h"
+#include "tests/descriptors.h"
 #include "wire/local.h"
 #include "wire/shm.h"
 
@@ -52,23 +53,11 @@ static struct {
 static void say(int fd, uint16_t type, const void *payload, uint32_t length, const int *fds, uint16_t count)
 {
     uint8_t bytes[8 + 512];
-    union { struct cmsghdr align; char bytes[CMSG_SPACE(3 * sizeof(int))]; } control = { .bytes = { 0 } };
     memcpy(bytes, &length, 4);
     memcpy(bytes + 4, &type, 2);
     memcpy(bytes + 6, &count, 2);
     memcpy(bytes + 8, payload, length);
-    struct iovec part = { bytes, 8 + length };
-    struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
-    if (count > 0) {
-        m.msg_control = control.bytes;
-        m.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(h), fds, count * sizeof(int));
-    }
-    CHECK(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)(8 + length), "sending: %s", strerror(errno));
+    CHECK(send_with_descriptors(fd, bytes, 8 + length, fds, count) == (ssize_t)(8 + length), "sending: %s", strerror(errno));
 }
 
 static void answer(uint8_t *base, const struct shm_header *layout, int ring, uint32_t *cq_tail)

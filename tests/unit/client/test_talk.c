@@ -5,13 +5,13 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "client/c/src/talk.h"
 #include "client/c/src/text.h"
 #include "ringmaster.h"
+#include "tests/descriptors.h"
 
 static struct talk talk;
 static int other; /* the sidecar's end */
@@ -42,19 +42,7 @@ static size_t put(uint8_t *at, uint32_t length, uint16_t type, uint16_t fds, con
 
 static void send_with_fds(const void *bytes, size_t length, const int *fds, size_t count)
 {
-    union { struct cmsghdr align; char bytes[CMSG_SPACE(32 * sizeof(int))]; } control;
-    struct iovec part = { (void *)(uintptr_t)bytes, length };
-    struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
-    if (count > 0) {
-        m.msg_control = control.bytes;
-        m.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(h), fds, count * sizeof(int));
-    }
-    cr_assert_eq(sendmsg(other, &m, 0), (ssize_t)length);
+    cr_assert_eq(send_with_descriptors(other, bytes, length, fds, count), (ssize_t)length);
 }
 
 /* Two messages, the second with descriptors, cut at every place there is. */

@@ -451,6 +451,14 @@ static inline bool group_until_all_voted(struct group *g, int64_t step)
     return all;
 }
 
+/* All ranks have a step on the volume with their votes, and no coordinator has heard of it: it stays uncommitted until g->drop is NULL. */
+static inline bool group_vote_unheard(struct group *g, int64_t step, uint64_t data_bytes)
+{
+    g->drop = group_drop_votes;
+    group_stage(g, step, data_bytes);
+    return group_wait(g, group_until_all_voted, step, 5000);
+}
+
 static inline char *group_path_of_step(struct group *g, int64_t step, const char *name)
 {
     struct store s = group_store_of(g);

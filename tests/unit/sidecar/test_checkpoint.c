@@ -108,9 +108,7 @@ Test(checkpoint, a_coordinator_that_died_between_votes_and_commit_is_made_up_for
         group_init(&g, 3, true);
         cr_assert(group_form(&g, 0x100000001));
         cr_assert(group_save(&g, 10, DATA));
-        g.drop = group_drop_votes;
-        group_stage(&g, 20, DATA);
-        cr_assert(group_wait(&g, group_until_all_voted, 20, 5000));
+        cr_assert(group_vote_unheard(&g, 20, DATA));
         if (with_manifest) {
             struct store s = group_store_of(&g);
             struct store_scan scan;
@@ -138,9 +136,7 @@ Test(checkpoint, a_restarted_coordinator_goes_on_with_what_members_still_save, .
     struct group g;
     group_init(&g, 3, true);
     cr_assert(group_form(&g, 0x100000001));
-    g.drop = group_drop_votes;
-    group_stage(&g, 10, DATA);
-    cr_assert(group_wait(&g, group_until_all_voted, 10, 5000));
+    cr_assert(group_vote_unheard(&g, 10, DATA));
     g.drop = NULL;
     group_kill(&g, 0);
     group_start(&g, 0);

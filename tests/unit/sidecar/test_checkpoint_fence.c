@@ -40,9 +40,7 @@ Test(checkpoint, votes_count_by_identity, .timeout = 60)
     struct group g;
     group_init(&g, 3, true);
     cr_assert(group_form(&g, 0x100000001));
-    g.drop = group_drop_votes;
-    group_stage(&g, 10, DATA);
-    cr_assert(group_wait(&g, group_until_all_voted, 10, 5000));
+    cr_assert(group_vote_unheard(&g, 10, DATA));
     auto_free char *dir = group_path_of_step(&g, 10, "");
     struct generation generation;
     dir[strlen(dir) - 1] = '\0';
@@ -86,9 +84,7 @@ Test(checkpoint, a_superseded_coordinator_removes_nothing_that_its_successor_com
     struct store_scan scan;
     group_init(&g, 3, true);
     cr_assert(group_form(&g, 0x100000001));
-    g.drop = group_drop_votes;
-    group_stage(&g, 10, DATA);
-    cr_assert(group_wait(&g, group_until_all_voted, 10, 5000));
+    cr_assert(group_vote_unheard(&g, 10, DATA));
     /* While it is stopped another one claims the next epoch, finds all the votes and commits. */
     struct store s = group_store_of(&g);
     cr_assert(store_scan(&s, &scan, &e) == 0);
